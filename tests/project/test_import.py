@@ -3,8 +3,11 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = ("Queue", "Worker", "BackoffPolicy", "Job", "JobState", "QueueStats", "WorkerStats", "NobrokerError")
 
@@ -13,6 +16,7 @@ def run_python(code: str) -> str:
     """Run code in a fresh interpreter without any settings in its environment; returns its standard output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        cwd=ROOT,
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
