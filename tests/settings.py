@@ -1,8 +1,8 @@
 """Settings of the test suite.
 
-Everything that a test run writes goes below one temporary directory, made once per process and removed at its exit. A test
-that starts a real process (`manage.py`-like) hands that process its own directory through NOBROKER_TESTS_DIR; queues and
-the SQLite file are then shared with it and nobody but the test removes them.
+Everything that a test run writes goes below one temporary directory, made once per process and removed at its exit.
+A test that starts a real process hands it a directory of its own in NOBROKER_TESTS_DIR; queues and the SQLite file are
+then below that one, and nobody but the test removes it.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""The package can be imported where Django is not configured, and the engine without loading Django at all (API-02)."""
+"""The package can be imported where Django is not configured, and the engine without loading Django at all."""
 
 import subprocess
 import sys

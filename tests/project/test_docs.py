@@ -1,0 +1,253 @@
+"""The reference pages and the code say the same."""
+
+import ast
+import contextlib
+import io
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import load_command_class
+
+from nobroker_django import conf
+from nobroker_django.engine import errors, framing, records
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+COMMANDS = ROOT / "nobroker_django" / "management" / "commands"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a page whose heading is one name in backquotes, with their text."""
+    parts = re.split(r"^### `([^`\n]+)`$", text, flags=re.MULTILINE)
+    return {
+        name: re.split(r"^##? ", body, flags=re.MULTILINE)[0]
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+# --- settings
+
+
+def known_keys(value: dict[str, object]) -> set[str]:
+    """The keys that the parser says it knows at the place where ``value`` has an unknown one."""
+    with pytest.raises(ImproperlyConfigured) as caught:
+        conf.parse_settings(value, debug=False)
+    return set(re.findall(r"[A-Z_]+", str(caught.value).split("Known keys:")[1]))
+
+
+def defaults(prefix: str = "") -> dict[str, object]:
+    """The documented default of each setting that has a plain one."""
+    found = {
+        name: re.search(r"^Default: `(.+?)`$", body, re.MULTILINE)
+        for name, body in sections(page("reference/settings.md")).items()
+    }
+    return {name: ast.literal_eval(match[1]) for name, match in found.items() if match}
+
+
+def test_every_setting_is_documented_and_every_documented_one_exists():
+    assert set(sections(page("reference/settings.md"))) == known_keys({"NO_SUCH_KEY": 1})
+
+
+def test_every_key_of_the_backoff_is_documented():
+    table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([0-9.]+)` \|", page("reference/settings.md"), re.MULTILINE))
+    assert set(table) == known_keys({"DIR": "/x", "BACKOFF": {"NO_SUCH_KEY": 1}})
+    policy = conf.QueueSettings().backoff
+    assert {key: getattr(policy, key.lower()) for key in table} == {key: float(text) for key, text in table.items()}
+
+
+def test_the_documented_defaults_are_the_real_ones():
+    documented = defaults()
+    parsed = conf.parse_settings({"DIR": "/x"}, debug=False)
+    assert documented.pop("QUEUES") == {name: {} for name in parsed.queues}
+    queue = parsed.queues["default"]
+    real = {name: getattr(queue if hasattr(queue, name.lower()) else parsed, name.lower()) for name in documented}
+    assert documented == real
+    assert set(sections(page("reference/settings.md"))) - set(documented) == {"DIR", "QUEUES", "BACKOFF"}
+
+
+# --- errors
+
+
+def error_classes() -> dict[str, type[errors.NobrokerError]]:
+    return {
+        name: value
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.NobrokerError)
+    }
+
+
+def test_every_error_is_documented_and_every_documented_one_exists():
+    assert set(sections(page("reference/errors.md"))) == set(error_classes()) - {"NobrokerError"}
+
+
+def test_the_documented_tree_of_errors_is_the_real_one():
+    tree = re.search(r"```\n(NobrokerError\n.*?)```", page("reference/errors.md"), re.DOTALL)
+    assert tree
+    stack: list[str] = []
+    parents = {}
+    for line in tree[1].splitlines():
+        name = re.search(r"\w+", line)
+        assert name
+        del stack[len(line[: name.start()]) // 4 :]
+        parents[name[0]] = stack[-1] if stack else None
+        stack.append(name[0])
+        also = re.search(r"\(also (\w+)\)", line)
+        others = {base.__name__ for base in error_classes()[name[0]].__mro__} & {
+            "ValueError",
+            "TypeError",
+            "LookupError",
+        }
+        assert ({also[1]} if also else set()) == others
+    real = {name: cls.__bases__[0].__name__ for name, cls in error_classes().items() if name != "NobrokerError"}
+    assert parents == {"NobrokerError": None, **real}
+
+
+# --- commands
+
+
+def command_names() -> set[str]:
+    return {path.stem for path in COMMANDS.glob("*.py")} - {"__init__"}
+
+
+def own_options(name: str) -> set[str]:
+    """The long options that a command adds to Django's own."""
+    parser = load_command_class("nobroker_django", name).create_parser("manage.py", name)
+    plain = load_command_class("django.core", "check").create_parser("manage.py", "check")
+    ours, theirs = ({option for action in p._actions for option in action.option_strings} for p in (parser, plain))
+    return {option for option in ours - theirs if option.startswith("--")}
+
+
+def test_every_command_is_documented_and_every_documented_one_exists():
+    assert set(sections(page("reference/commands.md"))) == command_names()
+
+
+def test_every_option_of_every_command_is_documented_and_no_other():
+    documented = {
+        name: set(re.findall(r"^\| `(--[a-z-]+)", body, re.MULTILINE))
+        for name, body in sections(page("reference/commands.md")).items()
+    }
+    assert documented == {name: own_options(name) for name in command_names()}
+
+
+# --- the log format
+
+
+def example_bytes() -> bytes:
+    (dump,) = re.findall(r"```hexdump\n(.*?)```", page("reference/log-format.md"), re.DOTALL)
+    lines = [line.split("  |")[0].split(maxsplit=1) for line in dump.splitlines()]
+    data = bytes.fromhex("".join(hexadecimal for _, hexadecimal in lines))
+    assert [int(offset, 16) for offset, _ in lines] == list(range(0, len(data), 16))
+    return data
+
+
+@pytest.mark.contract("LOG-02")
+def test_the_worked_example_is_what_the_engine_writes_and_reads():
+    data = example_bytes()
+    assert framing.decode_header(data) == (framing.VERSION, 1)
+    assert data[:16] == framing.encode_header(1)
+    offset, kinds = 16, []
+    while offset < len(data):
+        frame = framing.parse_frame(data, offset, offset, last=True)
+        assert frame is not None
+        assert framing.encode_frame(frame.type, frame.body) == data[offset : frame.end]
+        records.decode_record(frame.type, frame.body, offset)
+        assert records.batch_fields(frame.type, frame.body, offset) == (1, 0)
+        kinds.append(records.RecordType(frame.type).name)
+        offset = frame.end
+    assert kinds == ["SNAPSHOT", "ENQUEUE"]
+
+
+def test_the_table_below_the_example_quotes_its_bytes():
+    data = example_bytes()
+    rows = re.findall(
+        r"^\| (\d+) \| `([0-9a-f]{2}(?: [0-9a-f]{2})*)` \| (.*) \|$", page("reference/log-format.md"), re.MULTILINE
+    )
+    assert len(rows) == 10
+    for offset, quoted, meaning in rows:
+        raw = bytes.fromhex(quoted)
+        assert data[int(offset) : int(offset) + len(raw)] == raw
+        number = re.search(r"0x([0-9a-f]+)|(\d+)", meaning)
+        if number:
+            assert int.from_bytes(raw, "little") == (int(number[1], 16) if number[1] else int(number[2]))
+
+
+@pytest.mark.contract("LOG-02")
+def test_a_log_of_the_engine_is_readable_by_the_documented_grammar_alone(queue_dir):
+    """The decoder is written from the page: struct, zlib, json."""
+    from nobroker_django import Queue
+
+    with Queue(queue_dir, "emails") as queue:
+        queue.enqueue_many([{"to": "ann"}, {"to": "bob"}])
+        queue.ack(queue.lease_one())
+    assert (queue_dir / "emails.current").read_bytes() == b"1\n"
+    data = (queue_dir / "emails.000001.log").read_bytes()
+    assert struct.unpack_from("<8sHIH", data) == (b"NOBROKER", 2, 1, 0)
+    offset, left, seen = 16, 0, []
+    while offset < len(data):
+        length, kind, crc = struct.unpack_from("<IBI", data, offset)
+        body = data[offset + 9 : offset + 9 + length]
+        assert zlib.crc32(body, zlib.crc32(data[offset : offset + 5])) == crc
+        fields = json.loads(body)
+        assert ("n" in fields) == ("u" in fields) == (left == 0)
+        left = fields.get("n", left) - 1
+        seen.append(kind)
+        offset += 9 + length
+    assert left == 0
+    assert seen[0] == 28
+    assert [kind for kind in seen if kind in (1, 2, 3)] == [1, 1, 2, 3]
+
+
+def test_the_program_on_the_page_reads_the_example(tmp_path, monkeypatch):
+    (program,) = re.findall(r"```python\n(.*?)```", page("reference/log-format.md"), re.DOTALL)
+    path = tmp_path / "emails.000001.log"
+    path.write_bytes(example_bytes())
+    monkeypatch.setattr("sys.argv", ["read.py", str(path)])
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(program, "log-format.md", "exec"), {})
+    assert [line.split(maxsplit=2)[:2] for line in output.getvalue().splitlines()] == [["16", "28"], ["84", "1"]]
+
+
+def test_the_record_types_of_the_page_are_those_of_the_code():
+    rows = re.findall(r"^\| (\d+) \| ([A-Z]+) \| (.*) \|$", page("reference/log-format.md"), re.MULTILINE)
+    assert {(int(number), name) for number, name, _ in rows} == {
+        (kind.value, kind.name) for kind in records.RecordType
+    }
+    for number, _, meaning in rows:
+        try:
+            records.decode_record(int(number), b"{}", 0)
+            built = True
+        except framing.FrameDamage as damage:
+            built = "not built" not in damage.reason
+        assert built == (meaning != "reserved"), number
+
+
+def test_the_limits_of_the_page_are_those_of_the_code():
+    text = page("reference/log-format.md")
+    assert f"at most {framing.MAX_BODY_BYTES:,}" in text
+    assert f"at most {framing.MAX_BATCH_BYTES:,}" in text
+
+
+# --- links
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    broken = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_index():
+    linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", page("index.md"))}
+    assert {path for path in DOCS.rglob("*.md") if path.resolve() not in linked} == {DOCS / "index.md"}
