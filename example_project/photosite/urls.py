@@ -1,0 +1,12 @@
+"""Addresses of the site: the album at the root, the admin, and the photographs while DEBUG is on."""
+
+from django.conf import settings
+from django.conf.urls.static import static
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("album.urls")),
+    *static(settings.MEDIA_URL, document_root=settings.MEDIA_ROOT),
+]

@@ -1,0 +1,8 @@
+"""The WSGI application of the site."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "photosite.settings")
+application = get_wsgi_application()
