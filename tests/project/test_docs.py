@@ -2,8 +2,10 @@
 
 import ast
 import contextlib
+import importlib
 import io
 import json
+import pkgutil
 import re
 import struct
 import zlib
@@ -13,8 +15,9 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import load_command_class
 
-from nobroker_django import conf
-from nobroker_django.engine import errors, framing, records
+import nobroker_django
+from nobroker_django import NobrokerError, conf
+from nobroker_django.engine import framing, records
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -78,12 +81,18 @@ def test_the_documented_defaults_are_the_real_ones():
 # --- errors
 
 
-def error_classes() -> dict[str, type[errors.NobrokerError]]:
-    return {
-        name: value
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, errors.NobrokerError)
-    }
+def error_classes() -> dict[str, type[NobrokerError]]:
+    """Every error type of the package, wherever it is defined."""
+    for module in pkgutil.walk_packages(nobroker_django.__path__, "nobroker_django."):
+        if ".management." not in module.name and not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
+    found, queue = {}, [NobrokerError]
+    while queue:
+        cls = queue.pop()
+        queue.extend(cls.__subclasses__())
+        if cls.__module__.startswith("nobroker_django."):
+            found[cls.__name__] = cls
+    return found
 
 
 def test_every_error_is_documented_and_every_documented_one_exists():
@@ -133,7 +142,11 @@ def test_every_command_is_documented_and_every_documented_one_exists():
 
 def test_every_option_of_every_command_is_documented_and_no_other():
     documented = {
-        name: set(re.findall(r"^\| `(--[a-z-]+)", body, re.MULTILINE))
+        name: {
+            option
+            for cell in re.findall(r"^\| (`-.*?) \|", body, re.MULTILINE)
+            for option in re.findall(r"--[a-z-]+", cell)
+        }
         for name, body in sections(page("reference/commands.md")).items()
     }
     assert documented == {name: own_options(name) for name in command_names()}
