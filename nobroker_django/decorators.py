@@ -1,0 +1,260 @@
+"""``@task``: a function that can also be enqueued.
+
+Invariant: the decorated function is called as before; ``.enqueue()`` takes the same arguments, for the type checker
+(``ParamSpec``) as at run time (the signature is bound), and fails at the call, not in the worker.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from asgiref.sync import sync_to_async
+
+from . import conf, registry
+from .engine.backoff import BackoffPolicy
+from .engine.errors import InvalidOptionError
+from .enqueueing import enqueue_all, enqueue_one
+from .options import CallOptions, backoff_policy
+from .results import JobResult, load_result
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[P, R]):
+    """A call of a task that has not been made: what ``t.s(1, b=2)`` gives, for ``t.enqueue_many``."""
+
+    task: Task[P, R]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Task(Generic[P, R]):
+    """A function with its name and options. Made by ``@task``; ``using()`` makes copies with other options."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        aliases: tuple[str, ...],
+        options: CallOptions,
+        backoff: BackoffPolicy | None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.aliases = aliases
+        self.options = options
+        self.backoff = backoff
+        self.signature = inspect.signature(function)
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now, as without the decorator."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    @property
+    def location(self) -> str:
+        """Module path and qualified name of the function."""
+        return _location(self.function)
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[R]:
+        """Store a call for the workers; on disk when this returns, or after the commit of the open transaction.
+
+        Raises:
+            TaskArgumentError: the arguments do not fit the function.
+            SerializationError: an argument is no exact JSON, or all are too large.
+            InvalidOptionError: an option, the queue or the database does not exist or has a wrong value.
+            JobConflictError: ``job_id`` belongs to a job with other arguments.
+            NobrokerError: the job could not be stored; ``stored`` says what is known.
+        """
+        return enqueue_one(self, args, kwargs)
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[R]:
+        """``enqueue()`` without blocking the event loop; see ``transactions`` for what counts as the open transaction.
+
+        Raises:
+            NobrokerError: as ``enqueue()``.
+        """
+        return await sync_to_async(enqueue_one)(self, args, kwargs)
+
+    def enqueue_many(self, calls: Iterable[Call[P, R]], /) -> list[JobResult[R]]:
+        """Store several calls in one write: after a crash all of them are there or none.
+
+        Args:
+            calls: ``t.s(...)`` for each job.
+
+        Raises:
+            InvalidOptionError: an item is no call of this task, or ``using(job_id=...)`` was given.
+            NobrokerError: as ``enqueue()``; nothing of the whole is stored.
+        """
+        arguments: list[tuple[Sequence[Any], Mapping[str, Any]]] = []
+        for call in calls:
+            if not isinstance(call, Call) or call.task.name != self.name:
+                raise InvalidOptionError(
+                    "calls", f"{call!r:.200} is no call of {self.name}; make it with .s(...). Nothing was stored."
+                )
+            arguments.append((call.args, call.kwargs))
+        return enqueue_all(self, arguments)
+
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
+        """A call to be made later, by ``enqueue_many``."""
+        return Call(self, args, kwargs)
+
+    def using(
+        self,
+        *,
+        delay: float | timedelta | None = None,
+        run_after: datetime | timedelta | None = None,
+        job_id: str | None = None,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        max_attempts: int | None = None,
+        visibility_timeout: float | None = None,
+        database: str | None = None,
+        on_commit: bool | None = None,
+    ) -> Task[P, R]:
+        """The same task with other options for its next calls; ``None`` keeps what was there.
+
+        Args:
+            delay: seconds or ``timedelta`` from the enqueue call on.
+            run_after: the moment from which on the job may run (the past is now), or a ``timedelta``.
+            job_id: makes enqueueing idempotent: a known id gives the existing job.
+            priority: -100 to 100, higher runs first.
+            queue_name: one of ``NOBROKER["QUEUES"]``.
+            max_attempts: deliveries before the job becomes a dead letter.
+            visibility_timeout: seconds of a lease of this job.
+            database: alias of the database whose transaction decides.
+            on_commit: False stores the job at once, whatever transaction is open.
+
+        Raises:
+            InvalidOptionError: a value has the wrong type or range.
+        """
+        options = self.options.changed(
+            delay=delay,
+            run_after=run_after,
+            job_id=job_id,
+            priority=priority,
+            queue_name=queue_name,
+            max_attempts=max_attempts,
+            visibility_timeout=visibility_timeout,
+            database=database,
+            on_commit=on_commit,
+        )
+        chosen = copy.copy(self)
+        chosen.options = options
+        return chosen
+
+    def get_result(self, job_id: str, /) -> JobResult[R]:
+        """The result of a job of this task, looked up in the task's queue (``using(queue_name=...)`` for another).
+
+        Raises:
+            JobNotFoundError: the queue knows no such job (not committed yet, rolled back, or compacted away).
+            InvalidOptionError: the job belongs to another task.
+        """
+        return load_result(self, self.options.queue_name, job_id)
+
+    async def aget_result(self, job_id: str, /) -> JobResult[R]:
+        """``get_result()`` without blocking the event loop."""
+        return await sync_to_async(self.get_result)(job_id)
+
+
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def task(
+    *,
+    queue_name: str = ...,
+    priority: int = ...,
+    max_attempts: int | None = ...,
+    backoff: BackoffPolicy | Mapping[str, float] | None = ...,
+    visibility_timeout: float | None = ...,
+    name: str | None = ...,
+    aliases: Iterable[str] = ...,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+
+def task(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    queue_name: str = conf.DEFAULT_QUEUE,
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: BackoffPolicy | Mapping[str, float] | None = None,
+    visibility_timeout: float | None = None,
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function a task; bare or with options.
+
+    Args:
+        function: the function, in the bare form.
+        queue_name: one of ``NOBROKER["QUEUES"]``; whether it is there is checked at the enqueue.
+        priority: -100 to 100, higher runs first.
+        max_attempts: deliveries before a job becomes a dead letter; None takes the queue's.
+        backoff: pauses between the attempts, a ``BackoffPolicy`` or some of ``base, factor, max_delay, jitter``.
+        visibility_timeout: seconds of a lease; None takes the queue's.
+        name: what the log calls the task; module path and qualified name if left out.
+        aliases: former names, under which waiting jobs still find the task.
+
+    Raises:
+        InvalidOptionError: an option has the wrong type or range, a name is taken, or the function is not at the top
+            of a module and has no name.
+    """
+    options = CallOptions(
+        queue_name=queue_name,
+        priority=priority,
+        max_attempts=max_attempts,
+        visibility_timeout=visibility_timeout,
+    )
+    policy = backoff_policy(backoff)
+    other_names = _names(aliases)
+
+    def decorate(function: Callable[P, R]) -> Task[P, R]:
+        made = Task(function, name=_name(function, name), aliases=other_names, options=options, backoff=policy)
+        registry.register(made)
+        return made
+
+    return decorate if function is None else decorate(function)
+
+
+def _location(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _name(function: Callable[..., Any], name: str | None) -> str:
+    """The task's name: the chosen one, or where the function is."""
+    if not inspect.isroutine(function):
+        raise InvalidOptionError("function", f"@task decorates functions, not {function!r:.200}")
+    if name is not None:
+        return _names((name,), "name")[0]
+    location = _location(function)
+    if "<" in location:
+        raise InvalidOptionError(
+            "name",
+            f"{location} is not at the top of a module: no worker could find it. Move it, or give it a name=...",
+        )
+    return location
+
+
+def _names(names: Iterable[str], option: str = "aliases") -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise InvalidOptionError(option, f"a list of names is needed, not the text {names!r}")
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise InvalidOptionError(option, f"{name!r} is no task name: one or more printable characters are needed")
+    return names

@@ -1,0 +1,79 @@
+"""``manage.py nobroker_work``: run the jobs of the queues."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from nobroker_django.commandline import (
+    EXIT_GIVEN_BACK,
+    NobrokerCommand,
+    add_queue_option,
+    chosen_queues,
+    positive_integer,
+    seconds,
+)
+from nobroker_django.worker.options import EXIT_DAMAGE, WorkerOptions
+from nobroker_django.worker.supervisor import Supervisor
+
+REASONS = {
+    EXIT_DAMAGE: "a queue is damaged; nothing was changed, see the lines above",
+    EXIT_GIVEN_BACK: "stopped before all running jobs had finished; they were given back and will run again",
+}
+
+
+class Command(NobrokerCommand):
+    help = (
+        "Run jobs until SIGTERM or SIGINT: running jobs then finish, up to --grace seconds. "
+        "A second signal gives them back and ends at once (exit code 5)."
+    )
+    requires_system_checks = "__all__"
+
+    def add_options(self, parser: CommandParser) -> None:
+        add_queue_option(parser, "work on this queue (may be repeated, they take turns); all queues if left out")
+        parser.add_argument("--processes", type=positive_integer, default=1, metavar="N", help="processes (default 1)")
+        parser.add_argument(
+            "--threads", type=positive_integer, default=4, metavar="N", help="jobs at a time in a process (default 4)"
+        )
+        parser.add_argument(
+            "--grace", type=seconds, default=30.0, metavar="SECONDS", help="time to finish after a signal (default 30)"
+        )
+        parser.add_argument("--drain", action="store_true", help="run what is ready now, then end")
+        parser.add_argument(
+            "--max-jobs", type=positive_integer, metavar="N", help="end after N jobs, all processes together"
+        )
+        parser.add_argument(
+            "--idle-timeout", type=seconds, metavar="SECONDS", help="end a process that had no job for so long"
+        )
+
+    def run(self, options: dict[str, Any]) -> None:
+        reserve_standard_descriptors()
+        code = Supervisor(
+            WorkerOptions(
+                queues=tuple(chosen_queues(options["queues"])),
+                processes=options["processes"],
+                threads=options["threads"],
+                grace=options["grace"],
+                drain=options["drain"],
+                max_jobs=options["max_jobs"],
+                idle_timeout=options["idle_timeout"],
+                verbosity=options["verbosity"],
+            ),
+            self.stream,
+        ).run()
+        if code:
+            raise CommandError(REASONS.get(code, "the worker cannot start; see the lines above"), returncode=code)
+
+
+def reserve_standard_descriptors() -> None:
+    """Open the null device for each of descriptors 0 to 2 that is closed.
+
+    Otherwise a file of a queue would get that number, and whatever a library prints would be written into it.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, so this one

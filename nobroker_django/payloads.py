@@ -1,0 +1,112 @@
+"""A task call as the JSON payload of its job, and back.
+
+The payload is ``{"task": name, "args": [...], "kwargs": {...}}`` and nothing else. Invariant: what is written can
+be bound to the function's signature and comes back equal (tuples as lists); anything else is refused at the call,
+naming task and parameter. What a worker reads may come from anywhere: everything is checked again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .engine.errors import NobrokerError, SerializationError, TaskArgumentError
+from .engine.payload import decode_payload, encode_payload
+
+Payload = dict[str, Any]
+
+
+class NotATaskError(NobrokerError):
+    """The payload of a job is no call of a task: no worker of the Django layer can ever run it."""
+
+    stored = True
+
+
+class ArgumentError(SerializationError):
+    """An argument of a task cannot be stored exactly; nothing was stored. ``task`` and ``parameter`` say which."""
+
+    def __init__(self, error: SerializationError, *, task: str, parameter: str) -> None:
+        what = f"parameter {parameter!r}" if parameter else "the arguments together"
+        Exception.__init__(self, f"{task}: {what}: {error}")
+        self.path = error.path
+        self.reason = error.reason
+        self.task = task
+        self.parameter = parameter
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCall:
+    """The call that a job stands for: name of the task and its arguments."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def build(task: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Payload:
+    """The payload of ``task(*args, **kwargs)``; whether JSON can hold the arguments is for ``freeze`` or the engine.
+
+    Raises:
+        TaskArgumentError: the arguments do not fit the signature.
+    """
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TaskArgumentError(f"{task}{signature}: {error}. Nothing was stored.", task=task) from None
+    return {"task": task, "args": list(args), "kwargs": dict(kwargs)}
+
+
+def freeze(payload: Payload, signature: inspect.Signature) -> Payload:
+    """A copy that later changes of the arguments do not reach, after every check that storing would do.
+
+    Raises:
+        ArgumentError: an argument is no exact JSON, or the payload is too large.
+    """
+    try:
+        frozen: Payload = decode_payload(encode_payload(payload))
+    except SerializationError as error:
+        raise explain(error, payload, signature) from None
+    return frozen
+
+
+def explain(error: SerializationError, payload: Payload, signature: inspect.Signature) -> ArgumentError:
+    """The engine's refusal of ``payload`` in the words of the call: which parameter of which task."""
+    task = payload["task"]
+    for name, value in _by_parameter(payload, signature):
+        try:
+            encode_payload(value, what=name)
+        except SerializationError as found:
+            return ArgumentError(found, task=task, parameter=name)
+    return ArgumentError(error, task=task, parameter="")
+
+
+def parse(payload: Any) -> StoredCall:
+    """The call in a payload that was read from a queue.
+
+    Raises:
+        NotATaskError: it has another shape.
+    """
+    if not isinstance(payload, dict) or set(payload) != {"task", "args", "kwargs"}:
+        raise NotATaskError("not a task: the payload is not an object with exactly task, args and kwargs")
+    task, args, kwargs = payload["task"], payload["args"], payload["kwargs"]
+    if not isinstance(task, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise NotATaskError("not a task: task must be text, args a list and kwargs an object")
+    return StoredCall(task, args, kwargs)
+
+
+def _by_parameter(payload: Payload, signature: inspect.Signature) -> list[tuple[str, Any]]:
+    """Every argument with the name of the parameter that takes it, in the order of the call."""
+    names: list[str] = []
+    rest = ""
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            rest = parameter.name
+    named = [
+        (names[index] if index < len(names) else f"{rest}[{index - len(names)}]", value)
+        for index, value in enumerate(payload["args"])
+    ]
+    return named + list(payload["kwargs"].items())

@@ -1,0 +1,6 @@
+"""``nobroker_work``: a supervisor process and its children.
+
+``options`` what was asked for; ``console`` the lines on standard output; ``shutdown`` signals as bytes in a pipe,
+and the orders of the supervisor; ``budget`` how many jobs are left; ``heartbeat`` leases of running jobs;
+``fetcher`` from the queues to the threads; ``child`` one process; ``supervisor`` all of them.
+"""

@@ -1,0 +1,72 @@
+"""The worker's lines on standard output, and the same events for the project's logging.
+
+Invariant: a line never fails and never breaks into two, whatever a task's error text holds and whatever became of
+standard output. The project's ``LOGGING`` is not touched: records go to ``nobroker_django.worker``, with
+``job_id``, ``task``, ``queue`` and ``attempt``, and are shown only if the project shows them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TextIO
+
+from nobroker_django.commandline import escape, iso, shorten, write_line
+from nobroker_django.execution import Outcome, Report
+
+logger = logging.getLogger("nobroker_django.worker")
+# Without this, Python prints warnings of a project that has configured no logging to stderr, beside our own lines.
+logger.addHandler(logging.NullHandler())
+
+ERROR_LENGTH = 500
+
+
+class Console:
+    """Writes lines; one object a process, made after the fork."""
+
+    def __init__(self, stream: TextIO | None, *, prefix: str, verbosity: int = 1) -> None:
+        self._stream = stream
+        self._prefix = prefix
+        self._verbosity = verbosity
+        self._lock = threading.Lock()
+
+    def line(self, text: str, *, verbosity: int = 1) -> None:
+        """One line with the time (UTC) and the process, unless less was asked for."""
+        if self._verbosity < verbosity:
+            return
+        with self._lock:
+            write_line(self._stream, f"{iso(time.time())} {self._prefix}: {escape(text)}")
+
+    def warning(self, text: str) -> None:
+        """A line that also goes to the project's logging."""
+        logger.warning("%s: %s", self._prefix, escape(text))
+        self.line(text, verbosity=0)
+
+    def job(self, queue: str, report: Report) -> None:
+        """What became of a delivery."""
+        text = describe(report)
+        facts = {"job_id": report.job_id, "task": report.task, "queue": queue, "attempt": report.attempt}
+        level = logging.INFO if report.outcome is Outcome.SUCCEEDED else logging.WARNING
+        if report.outcome in (Outcome.DEAD, Outcome.UNRECORDED):
+            level = logging.ERROR
+        logger.log(level, "%s", escape(text), extra=facts)
+        self.line(f"{queue}: {text}")
+
+
+def describe(report: Report) -> str:
+    """A delivery in one sentence."""
+    job = f"job {report.job_id} {report.task}"
+    attempt = f"attempt {report.attempt} of {report.max_attempts}, {report.seconds:.3f} s"
+    error = shorten(report.error, ERROR_LENGTH)
+    match report.outcome:
+        case Outcome.SUCCEEDED:
+            return f"{job} succeeded ({attempt})"
+        case Outcome.FAILED:
+            return f"{job} failed ({attempt}): {error}; next attempt in {report.retry_in or 0.0:.1f} s"
+        case Outcome.DEAD:
+            return f"{job} failed ({attempt}) and is now a dead letter: {error}"
+        case Outcome.LOST:
+            return f"{job} ended after its lease was lost, its outcome does not count ({attempt}): {error}"
+        case Outcome.UNRECORDED:
+            return f"{job} ended, but that could not be recorded; it will run again ({attempt}): {error}"

@@ -1,0 +1,71 @@
+"""Signals as bytes in a pipe, and the supervisor's orders to a child.
+
+Invariant: a handler does nothing; the signal's number arrives through ``signal.set_wakeup_fd`` in a pipe that the main
+thread selects on, so no lock is taken in a handler and no signal is lost between two looks.
+
+Who means what: a signal to the supervisor is counted there (the second one ends at once). A signal to a child only
+ever means "stop gracefully", however often it comes, because a terminal or a process manager may signal the whole
+group and the supervisor as well. What ends a child at once is the order ``NOW`` through its own pipe. When that
+pipe closes, the supervisor is gone and the child stops gracefully.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+STOP, NOW = b"s", b"n"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalPipe:
+    """While it is open, the given signals of this process only write their number into the pipe ``fd``."""
+
+    def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        self.fd, self._write_fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._former_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        self._former: dict[signal.Signals, Any] = {number: signal.signal(number, _nothing) for number in signals}
+
+    def read(self) -> list[int]:
+        """The signals since the last look; does not wait."""
+        return list(read_available(self.fd))
+
+    def close(self) -> None:
+        """Put the former handlers back."""
+        signal.set_wakeup_fd(self._former_fd)
+        for number, handler in self._former.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+    def abandon(self) -> None:
+        """Close the descriptors that a forked child has inherited, without touching its handlers."""
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+
+def wait_readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
+    """The descriptors that can be read, after at most ``timeout`` seconds (None: for ever)."""
+    # poll() and not select(): a process with more than 1,024 descriptors has numbers that select() refuses.
+    poll = select.poll()
+    for fd in descriptors:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)}
+
+
+def read_available(fd: int) -> bytes:
+    """What is in a non-blocking pipe now."""
+    try:
+        return os.read(fd, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The handler: without one Python would not write to the wakeup descriptor."""

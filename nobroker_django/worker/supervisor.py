@@ -1,0 +1,223 @@
+"""The process that was started: forks the children, restarts those that die, passes the stop on.
+
+Invariant: it does no user code, opens no queue and starts no thread, so a fork is safe at any time. Every child is
+reaped, and when this process ends, by whatever cause, its children stop too (their pipe of orders closes).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TextIO
+
+from django.db import connections
+
+from .budget import Budget
+from .child import Child
+from .console import Console
+from .options import (
+    EXIT_BROKEN,
+    EXIT_DAMAGE,
+    EXIT_FINISHED,
+    EXIT_GIVEN_BACK,
+    EXIT_REFUSED,
+    EXIT_STOPPED,
+    WorkerOptions,
+)
+from .shutdown import NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
+
+FIRST_RESTART, LONGEST_RESTART = 0.2, 30.0
+"""Pause before a dead child is replaced; it doubles with every death that follows soon."""
+HEALTHY_AFTER = 60.0
+"""A child that lived this long (seconds) starts the pauses anew."""
+KILL_AFTER = 15.0
+"""Seconds that a child has to give its jobs back, before it is killed."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one child. ``pid`` is 0 while there is none; times are monotonic seconds."""
+
+    number: int
+    pid: int = 0
+    orders: int = -1
+    started: float = 0.0
+    deaths: int = 0
+    start_at: float | None = 0.0
+
+
+class Supervisor:
+    """Made and run once, in the main thread of the command."""
+
+    def __init__(self, options: WorkerOptions, stream: TextIO | None) -> None:
+        self._options = options
+        self._stream = stream
+        self._console = Console(stream, prefix=f"supervisor (pid {os.getpid()})", verbosity=options.verbosity)
+        self._slots = [Slot(number + 1) for number in range(options.processes)]
+        self._budget = Budget(options.max_jobs)
+        self._stopping = False
+        self._kill_at: float | None = None
+        self._codes: set[int] = set()
+
+    def run(self) -> int:
+        """Supervise until all children have ended; returns the command's exit code."""
+        # A connection that was opened while the project was loaded must not be shared with the children.
+        connections.close_all()
+        self._signals = SignalPipe((*STOP_SIGNALS, signal.SIGCHLD))
+        self._console.line(
+            f"started: {self._options.processes} processes with {self._options.threads} threads for "
+            f"{', '.join(self._options.queues)}"
+        )
+        try:
+            while self._step():
+                pass
+        finally:
+            self._signals.close()
+            self._budget.close()
+        worst_first = (EXIT_DAMAGE, EXIT_REFUSED, EXIT_GIVEN_BACK)
+        code = next((code for code in worst_first if code in self._codes), EXIT_STOPPED)
+        self._console.line(f"stopped with exit code {code}")
+        return code
+
+    def _step(self) -> bool:
+        """Start what is due, wait for the next event, deal with it; returns whether a child is left or to come."""
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.start_at is not None and slot.start_at <= now:
+                self._start(slot)
+        moments = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        moments += [self._kill_at] if self._kill_at is not None else []
+        wait_readable([self._signals.fd], min(moments) - now if moments else None)
+        for number in self._signals.read():
+            if number in STOP_SIGNALS:
+                self._stop(f"received {signal.Signals(number).name}")
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill()
+        self._reap()
+        return any(slot.pid or slot.start_at is not None for slot in self._slots)
+
+    def _start(self, slot: Slot) -> None:
+        slot.start_at = None
+        slot.started = time.monotonic()
+        reading, slot.orders = os.pipe()
+        for stream in (self._stream, sys.stdout, sys.stderr):
+            _flush(stream)
+        # A signal between the fork and the child's own handlers would be lost in the pipe of this process.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            slot.pid = os.fork()
+            if slot.pid == 0:
+                self._become_child(slot, reading)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        os.close(reading)
+
+    def _become_child(self, slot: Slot, reading: int) -> None:
+        """In the new process: run the child and end without returning into the supervisor."""
+        code = EXIT_BROKEN
+        try:
+            self._signals.abandon()
+            for other in self._slots:
+                if other.orders >= 0:
+                    os.close(other.orders)
+            os.set_blocking(reading, False)
+            code = Child(slot.number, self._options, self._budget, reading, self._stream).run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            for stream in (self._stream, sys.stdout, sys.stderr):
+                _flush(stream)
+            # Not sys.exit(): threads with user code may still run, and exit handlers belong to the parent.
+            os._exit(code)
+
+    def _stop(self, why: str) -> None:
+        """First time: the children finish what runs. Again: they give it back now."""
+        if not self._stopping:
+            self._stopping = True
+            self._console.line(f"{why}: stopping; running jobs have {self._options.grace:g} s to finish")
+            self._kill_at = time.monotonic() + self._options.grace + KILL_AFTER
+            self._order(STOP)
+        else:
+            self._console.line(f"{why} again: giving running jobs back and ending now")
+            self._kill_at = time.monotonic() + KILL_AFTER
+            self._order(NOW)
+        for slot in self._slots:
+            slot.start_at = None
+
+    def _order(self, order: bytes) -> None:
+        for slot in self._slots:
+            if slot.pid:
+                try:
+                    os.write(slot.orders, order)
+                except OSError:
+                    pass  # it is ending by itself
+
+    def _kill(self) -> None:
+        for slot in self._slots:
+            if slot.pid:
+                self._console.warning(
+                    f"worker {slot.number} (pid {slot.pid}) does not react and is killed; "
+                    "its jobs come back when their leases end"
+                )
+                os.kill(slot.pid, signal.SIGKILL)
+        self._kill_at = None
+
+    def _reap(self) -> None:
+        """Collect every process that has ended, also orphans that became ours (as process 1 of a container)."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for slot in self._slots:
+                if slot.pid == pid:
+                    self._ended(slot, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, slot: Slot, code: int) -> None:
+        pid, slot.pid = slot.pid, 0
+        os.close(slot.orders)
+        slot.orders = -1
+        if code in (EXIT_REFUSED, EXIT_DAMAGE):
+            self._codes.add(code)
+            if not self._stopping:
+                self._stop(f"worker {slot.number} (pid {pid}) cannot work")
+            return
+        if self._stopping:
+            # Killed or broken on the way out: what it held was not given back in order.
+            self._codes.add(code if code in (EXIT_STOPPED, EXIT_GIVEN_BACK, EXIT_FINISHED) else EXIT_GIVEN_BACK)
+            return
+        if code == EXIT_FINISHED:
+            return
+        self._restart(slot, pid, code)
+
+    def _restart(self, slot: Slot, pid: int, code: int) -> None:
+        lived = time.monotonic() - slot.started
+        slot.deaths = 1 if lived >= HEALTHY_AFTER else slot.deaths + 1
+        pause = min(LONGEST_RESTART, FIRST_RESTART * 2 ** min(slot.deaths - 1, 30))
+        slot.start_at = time.monotonic() + pause
+        if code < 0:
+            what = f"was killed by {_signal_name(-code)}; its jobs come back when their leases end"
+        else:
+            what = "stopped" if code == EXIT_STOPPED else f"ended with code {code}"
+        self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _flush(stream: TextIO | None) -> None:
+    try:
+        if stream is not None:
+            stream.flush()
+    except (OSError, ValueError):
+        pass
