@@ -1,0 +1,140 @@
+"""The control words: what every process that has the queue open knows about the live log.
+
+They stand at the start of ``NAME.lock``, a file that is never replaced or unlinked by this package:
+
+======  =========  =====================================================================================
+byte    word       meaning
+======  =========  =====================================================================================
+0       magic      ``NBWORDS2``
+8       log id     of the live log, as in its first record; words of another id are worth nothing
+16      end        published end: where the last complete write ends
+24      last       where that write begins
+32      synced     everything before it is known to be on the disk
+40      syncing    1 while a sync is under way; left over, its outcome is unknown
+48      poisoned   1 while the tail has to be secured before anything else is written
+56      build      number of the projection's current file, 0 = none
+64      clean      the build that was left complete and synced by the last closer, 0 = none
+======  =========  =====================================================================================
+
+``end``, ``last`` and ``synced`` are positions: 24 bits of generation above 40 bits of offset, so that they compare
+across generations. Every word is an aligned 64-bit number, read and written by ``pread`` and ``pwrite`` alone (a
+store into a mapping of a truncated file would kill the process). The words are right while somebody is alive; after
+that they are hints, which ``recovery`` checks against the log.
+
+Written under the log's lock: id, end, last, build, clean. Under the sync lock: synced, syncing. Poison under either.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from .files import Files, write_all
+
+MAGIC = b"NBWORDS2"
+_WORDS = struct.Struct("<8sQQQQQQQQ")
+_WORD = struct.Struct("<Q")
+_PAIR = struct.Struct("<QQ")
+AREA_BYTES = 4096
+
+_ID, _END, _SYNCED, _SYNCING, _POISONED, _BUILD, _CLEAN = 8, 16, 32, 40, 48, 56, 64
+
+# Locks of single bytes of the same file, far behind the words.
+SESSION_BYTE = 1 << 32
+FOLD_BYTE = SESSION_BYTE + 1
+COMPACTION_BYTE = SESSION_BYTE + 2
+
+OFFSET_BITS = 40
+MAX_OFFSET = (1 << OFFSET_BITS) - 1
+MAX_GENERATION = (1 << 23) - 1
+
+
+def position(generation: int, offset: int) -> int:
+    """The word that stands for ``offset`` bytes into log ``generation``."""
+    return generation << OFFSET_BITS | offset
+
+
+def generation_of(word: int) -> int:
+    """Generation of a position."""
+    return word >> OFFSET_BITS
+
+
+def offset_of(word: int) -> int:
+    """Offset (bytes) of a position."""
+    return word & MAX_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One reading of the control words."""
+
+    log_id: int
+    end: int
+    last: int
+    synced: int
+    syncing: int
+    poisoned: int
+    build: int
+    clean: int
+
+    def belong_to(self, log_id: int, generation: int) -> bool:
+        """Whether these words speak of the log with this id and generation."""
+        return (
+            self.log_id == log_id and generation_of(self.end) == generation and generation_of(self.synced) == generation
+        )
+
+
+MISSING = Words(0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Control:
+    """The words of one open ``NAME.lock`` (``fd`` is not owned)."""
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self._files = files
+        self._fd = fd
+
+    def read(self) -> Words:
+        """All words; ``MISSING`` when there are none."""
+        data = self._files.pread(self._fd, _WORDS.size, 0)
+        if len(data) < _WORDS.size:
+            return MISSING
+        magic, *words = _WORDS.unpack(data)
+        return Words(*words) if magic == MAGIC else MISSING
+
+    def prepare(self) -> None:
+        """Give the words their place on the disk, so that writing one never needs a new block."""
+        if self._files.size(self._fd) < AREA_BYTES:
+            write_all(self._files, self._fd, bytes(AREA_BYTES), 0)
+
+    def publish(self, end: int, last: int) -> None:
+        """Both positions of the last write, in one call."""
+        self._put(_END, _PAIR.pack(end, last))
+
+    def set_synced(self, word: int) -> None:
+        """Raise the position up to which the log is durable (the caller sees to it that it only rises)."""
+        self._put(_SYNCED, _WORD.pack(word))
+
+    def set_syncing(self, flag: bool) -> None:
+        """Mark a sync as under way, or as over."""
+        self._put(_SYNCING, _WORD.pack(flag))
+
+    def set_poisoned(self, flag: bool) -> None:
+        """Poison the queue for the writers of all processes, or lift that."""
+        self._put(_POISONED, _WORD.pack(flag))
+
+    def set_log_id(self, log_id: int) -> None:
+        """Say which log the words belong to."""
+        self._put(0, MAGIC + _WORD.pack(log_id))
+
+    def set_build(self, build: int) -> None:
+        """Name the projection's current file."""
+        self._put(_BUILD, _WORD.pack(build))
+
+    def set_clean(self, build: int) -> None:
+        """Mark a build as complete and synced (0: none), durably."""
+        self._put(_CLEAN, _WORD.pack(build))
+        self._files.datasync(self._fd)
+
+    def _put(self, offset: int, data: bytes) -> None:
+        write_all(self._files, self._fd, data, offset)

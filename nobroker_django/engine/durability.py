@@ -1,0 +1,120 @@
+"""Waiting until what was written is on the disk: one sync at a time, shared by all who wait.
+
+Every verb that made a promise waits here, after it let the log's lock go, until the synced position reaches the end
+that it looked at, also when it appended nothing ("this id exists already" may not be told before the other's bytes
+are safe). Whoever gets the sync lock syncs for everybody; the others look again every half millisecond.
+
+Then the last frame before that end is compared with what was seen there: after a failed sync the tail may have been
+cut, and the place filled by others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .clock import Deadline, sleep
+from .control import generation_of
+from .errors import LockTimeoutError, OutcomeUnknownError
+from .framing import FRAME_BYTES
+from .log import Log
+from .session import Held, LockFile, Session
+
+LOOK_SECONDS = 0.0005
+# Enough of a frame to tell it from any other: its checksum, and a JSON object that begins with a unique id.
+WITNESS_BYTES = FRAME_BYTES + 64
+
+
+@dataclass(slots=True)
+class Promise:
+    """What has to be durable before a verb may return: everything before ``end`` of ``log``.
+
+    ``witness`` are the first bytes of the last frame, at ``witness_offset``. Made under the log's lock; holds the log
+    and the lock file open until ``keep`` or ``drop``.
+    """
+
+    session: Session
+    log: Log
+    lock_file: LockFile
+    end: int
+    witness_offset: int
+    witness: bytes
+    job_ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, held: Held, witness_offset: int, witness: bytes, job_ids: tuple[str, ...] = ()) -> Promise:
+        """A promise about everything up to the end of the log as it is now."""
+        return cls(
+            held.session,
+            held.log.retain(),
+            held.lock_file.retain(),
+            held.end,
+            witness_offset,
+            witness[:WITNESS_BYTES],
+            job_ids,
+        )
+
+    def drop(self) -> None:
+        """Let go without waiting (a queue with ``fsync=False``)."""
+        self.log.release()
+        self.lock_file.release()
+
+    def keep(self) -> None:
+        """Wait until it is durable.
+
+        Raises:
+            OutcomeUnknownError: a sync failed, or the bytes are not there any more.
+            LockTimeoutError: not durable within ``lock_timeout``; ``stored`` is None.
+        """
+        try:
+            self._wait()
+            self._compare()
+        except OutcomeUnknownError as error:
+            error.job_ids = self.job_ids
+            raise
+        finally:
+            self.drop()
+
+    def _wait(self) -> None:
+        session, log, control = self.session, self.log, self.lock_file.control
+        target = log.position(self.end)
+        deadline = Deadline(session.lock_timeout)
+        while True:
+            if session.try_sync_lock(log):
+                try:
+                    sound = session.sync_if_sound(log, self.lock_file, target)
+                finally:
+                    session.sync_unlock(log)
+                if sound:
+                    return
+                with session.locked(deadline, after_failed_sync=True) as held:
+                    if held.log is not log or held.lock_file is not self.lock_file:
+                        if self._moved_on(held, target):
+                            return
+                continue
+            if control.read().synced >= target:
+                return
+            if deadline.passed():
+                raise LockTimeoutError(
+                    f"written to {log.path}, but not known to be durable within {deadline.seconds:g} s. The data are in "
+                    "the log and survive unless the machine loses power now; do not enqueue them again under another id.",
+                    path=str(log.path),
+                    seconds=deadline.seconds,
+                    stored=None,
+                )
+            sleep(LOOK_SECONDS)
+
+    def _moved_on(self, held: Held, target: int) -> bool:
+        """The log or the lock file was replaced meanwhile; whether what was promised is durable there."""
+        if generation_of(held.log.position(0)) > self.log.generation:
+            return True  # a compaction copied and synced it before it made the new generation live
+        if held.lock_file is not self.lock_file:
+            self.lock_file.release()
+            self.lock_file = held.lock_file.retain()
+        return held.log.position(held.synced) >= target
+
+    def _compare(self) -> None:
+        log = self.log
+        if generation_of(self.lock_file.control.read().end) > log.generation:
+            self.session.files.sync_directory(self.session.layout.directory)
+        if log.peek(self.witness_offset, len(self.witness)) != self.witness:
+            raise OutcomeUnknownError("confirm what was written to", log.path, "a failed sync made others cut it off")

@@ -1,0 +1,173 @@
+"""Every failure of the engine, as types under one base.
+
+Invariant: an error carries its facts as attributes and says, in ``stored``, what became of the caller's data:
+``True`` it is stored, ``False`` it is not, ``None`` nobody can say. No verb lets a bare ``OSError`` or
+``sqlite3.Error`` through.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+
+class NobrokerError(Exception):
+    """Base of all errors of this package. ``stored`` says what became of the data of the failed call."""
+
+    stored: bool | None = False
+
+
+class InvalidOptionError(NobrokerError, ValueError):
+    """An option has a wrong type or value; nothing was stored. ``option`` names it."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"{option}: {message}")
+        self.option = option
+
+
+class SerializationError(NobrokerError, ValueError):
+    """The data are not exactly representable as JSON, too large or too deep; nothing was stored.
+
+    ``path`` is where in the value the trouble is, such as ``payload["user"][2]``.
+    """
+
+    def __init__(self, message: str, *, path: str = "payload") -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.reason = message
+
+
+class TaskArgumentError(NobrokerError, TypeError):
+    """The arguments of a task call do not fit the function; nothing was stored."""
+
+    def __init__(self, message: str, *, task: str = "", parameter: str = "") -> None:
+        super().__init__(message)
+        self.task = task
+        self.parameter = parameter
+
+
+class JobNotFoundError(NobrokerError, LookupError):
+    """No job of that id is known to the queue (never enqueued, purged, or finished and compacted away)."""
+
+    def __init__(self, job_id: str, queue: str) -> None:
+        super().__init__(f"queue {queue!r} knows no job {job_id!r}; nothing was changed")
+        self.job_id = job_id
+        self.queue = queue
+
+
+class JobConflictError(NobrokerError):
+    """The ``job_id`` is taken by a job with another payload; nothing of the call was stored."""
+
+    def __init__(self, job_id: str, queue: str, *, detail: str = "") -> None:
+        super().__init__(
+            f"job id {job_id!r} is already used in queue {queue!r} with a different payload"
+            f"{detail and f' ({detail})'}; nothing of this call was stored. Use another id for other work."
+        )
+        self.job_id = job_id
+        self.queue = queue
+
+
+class NotLeasedError(NobrokerError):
+    """The caller does not hold the lease (any more); the queue is unchanged.
+
+    With at-least-once delivery this is a normal event: the lease ended, and the job runs or ran elsewhere.
+    """
+
+    def __init__(self, job_id: str, message: str) -> None:
+        super().__init__(f"job {job_id!r}: {message}; nothing was changed")
+        self.job_id = job_id
+
+
+class AlreadyDoneError(NotLeasedError):
+    """The job is finished already, by another delivery; that outcome stands."""
+
+
+class LockTimeoutError(NobrokerError):
+    """The log's lock, or the durability of what was written, was not had within ``lock_timeout`` seconds."""
+
+    def __init__(self, message: str, *, path: str, seconds: float, stored: bool | None = False) -> None:
+        super().__init__(message)
+        self.path = path
+        self.seconds = seconds
+        self.stored = stored
+
+
+class QueueClosedError(NobrokerError):
+    """The queue object was closed; the call did nothing."""
+
+
+class CorruptLogError(NobrokerError):
+    """Data that had been acknowledged are damaged; nothing was changed, cut or repaired.
+
+    ``path`` and ``offset`` (bytes) say where, ``reason`` what was found.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], offset: int, reason: str) -> None:
+        super().__init__(
+            f"{os.fspath(path)} is damaged at byte {offset}: {reason}. Nothing was changed. Stop the workers, keep a "
+            "copy of the directory, and restore the file from a backup or have it looked at."
+        )
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.reason = reason
+
+
+class PointerError(CorruptLogError):
+    """The pointer file is missing, unreadable or names a log that is not there; no queue was created."""
+
+    def __init__(self, path: str | os.PathLike[str], message: str) -> None:
+        NobrokerError.__init__(self, message)
+        self.path = os.fspath(path)
+        self.offset = 0
+        self.reason = message
+
+
+class UnsupportedVersionError(CorruptLogError):
+    """The log has a format that this version cannot write to; nothing was changed."""
+
+    def __init__(self, path: str | os.PathLike[str], found: int, supported: int) -> None:
+        NobrokerError.__init__(
+            self,
+            f"{os.fspath(path)} has log format version {found}; this release of nobroker_django reads and writes "
+            f"version {supported}. Nothing was changed. Use the release that wrote it, or a newer one.",
+        )
+        self.path = os.fspath(path)
+        self.offset = 8
+        self.reason = f"log format version {found}"
+        self.found = found
+        self.supported = supported
+
+
+class StorageError(NobrokerError):
+    """The file system refused an operation (disk full, quota, I/O error, permission).
+
+    ``path``, ``errno`` and ``operation`` say which; ``stored`` says what became of the data of the call.
+    """
+
+    next_step: ClassVar[str] = ""
+
+    def __init__(self, operation: str, path: str | os.PathLike[str], error: Any, *, stored: bool | None = False) -> None:
+        outcome = {False: "Nothing of this call was stored", True: "The data of this call are stored"}
+        super().__init__(
+            f"could not {operation} {os.fspath(path)}: {error}. "
+            f"{outcome.get(stored, 'Whether the data of this call are stored is unknown')}."  # type: ignore[arg-type]
+        )
+        self.operation = operation
+        self.path = os.fspath(path)
+        self.errno = getattr(error, "errno", None)
+        self.stored = stored
+
+
+class OutcomeUnknownError(StorageError):
+    """What was written may or may not survive: a sync failed, or the bytes are not there any more.
+
+    Look the job up by its id (``job_id``) before enqueueing it again, or enqueue it again under the same id.
+    """
+
+    def __init__(self, operation: str, path: str | os.PathLike[str], error: Any, *, job_ids: tuple[str, ...] = ()) -> None:
+        super().__init__(operation, path, error, stored=None)
+        self.job_ids = job_ids
+
+
+class CompactionError(NobrokerError):
+    """The compaction was given up; the live log is untouched and the queue is usable."""

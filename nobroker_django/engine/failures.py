@@ -1,0 +1,68 @@
+"""What a failed attempt leaves behind: text of any kind, made recordable and cut.
+
+Nothing an exception does while it is turned into text may keep its failure from being recorded.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+MAX_MESSAGE_BYTES = 8 * 1024
+MAX_TRACEBACK_BYTES = 64 * 1024
+_CUT = " … [cut]"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureText:
+    """Message, class name and traceback of a failure, fit to be recorded."""
+
+    message: str | None
+    error_class: str | None = None
+    traceback: str | None = None
+
+
+def describe(error: str | BaseException | None) -> FailureText:
+    """The recordable text of an error; never raises.
+
+    Messages are cut at 8 KiB (the end goes), tracebacks at 64 KiB (the beginning goes, the innermost frames stay).
+    """
+    if error is None:
+        return FailureText(None)
+    if not isinstance(error, BaseException):
+        return FailureText(_recordable(str.__str__(error) if isinstance(error, str) else _safely(error)))
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return FailureText(_recordable(_safely(error)), _recordable(name, 500), _traceback(error))
+
+
+def _safely(error: object) -> str:
+    try:
+        text = str(error)
+        return text if isinstance(text, str) else f"<{type(error).__name__}: its text is no str>"
+    except BaseException as second:
+        return f"<{type(error).__name__}: its text cannot be had, str() raised {type(second).__name__}>"
+
+
+def _traceback(error: BaseException) -> str | None:
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        return _recordable("".join(lines), MAX_TRACEBACK_BYTES, keep_end=True)
+    except BaseException:
+        pass
+    try:
+        return _recordable("".join(traceback.format_tb(error.__traceback__)), MAX_TRACEBACK_BYTES, keep_end=True)
+    except BaseException:
+        return None
+
+
+def _recordable(text: str, limit: int = MAX_MESSAGE_BYTES, *, keep_end: bool = False) -> str:
+    """``text`` as valid UTF-8 (lone surrogates escaped) of at most ``limit`` bytes, with a marker where it was cut."""
+    text = text[-limit:] if keep_end else text[: limit + 1]
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= limit and len(text) <= limit and not (keep_end and len(text) == limit):
+        return data.decode()
+    room = limit - len(_CUT.encode())
+    if keep_end:
+        return _CUT.strip() + "\n" + data[-room:].decode("utf-8", "ignore")
+    return data[:room].decode("utf-8", "ignore") + _CUT

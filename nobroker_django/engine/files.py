@@ -1,0 +1,202 @@
+"""The only module that asks the operating system for anything about files.
+
+Everything that writes, syncs, renames, truncates, unlinks or locks goes through a ``Files`` object, which is passed in:
+a test can record every call, fail the n-th one, or stop the process there. (SQLite, which keeps the projection, makes
+its own calls; the projection is a cache.)
+
+Errors of the operating system pass through as ``OSError``; the callers turn them into the package's own errors.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import sys
+from pathlib import Path
+
+# struct flock of Linux on 64 bits: type, whence, start, length, pid (must be 0 for OFD locks, fcntl(2)).
+_FLOCK = struct.Struct("@hhqqi4x") if sys.platform == "linux" else struct.Struct("@qqihh")
+_OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 90)
+_F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class Files:
+    """System calls, one method each. Stateless; methods may be overridden to observe or to fail."""
+
+    # -- opening and closing
+
+    def open(self, path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
+        """Open ``path`` close-on-exec and return the descriptor."""
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    # -- reading
+
+    def pread(self, fd: int, count: int, offset: int) -> bytes:
+        """Up to ``count`` bytes from ``offset``; shorter only at the end of the file."""
+        data = os.pread(fd, count, offset)
+        if len(data) == count or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < count:
+            data = os.pread(fd, count - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def size(self, fd: int) -> int:
+        """Size of the open file in bytes."""
+        return os.fstat(fd).st_size
+
+    def identity(self, fd: int) -> tuple[int, int]:
+        """Device and inode of the open file."""
+        st = os.fstat(fd)
+        return st.st_dev, st.st_ino
+
+    def path_identity(self, path: str | os.PathLike[str]) -> tuple[int, int] | None:
+        """Device and inode that ``path`` names now, or ``None`` when it names nothing."""
+        try:
+            st = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return st.st_dev, st.st_ino
+
+    def mode(self, path: str | os.PathLike[str]) -> int:
+        """Permission bits of ``path``."""
+        return stat.S_IMODE(os.stat(path).st_mode)
+
+    def listdir(self, path: str | os.PathLike[str]) -> list[str]:
+        """Names in a directory, sorted; none when there is no such directory."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    # -- writing
+
+    def write(self, fd: int, data: bytes) -> int:
+        """Write (append, on a descriptor opened so); may be short."""
+        return os.write(fd, data)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        """Write at ``offset``; may be short."""
+        return os.pwrite(fd, data, offset)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the open file to ``size`` bytes."""
+        os.ftruncate(fd, size)
+
+    def datasync(self, fd: int) -> None:
+        """Bring the file's data, and the metadata needed to read them, to the disk."""
+        if _F_FULLFSYNC is not None:  # macOS: fsync(2) there does not reach the platter
+            fcntl.fcntl(fd, _F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+
+    def sync(self, fd: int) -> None:
+        """``fsync``: data and all metadata."""
+        if _F_FULLFSYNC is not None:
+            fcntl.fcntl(fd, _F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+
+    def sync_directory(self, path: str | os.PathLike[str]) -> None:
+        """Make the names in a directory durable."""
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.sync(fd)
+        finally:
+            self.close(fd)
+
+    # -- names
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Atomically give ``source`` the name ``target``, replacing what is there."""
+        os.replace(source, target)
+
+    def unlink(self, path: str | os.PathLike[str]) -> None:
+        """Remove a name; no error when it is not there."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def make_directory(self, path: Path, mode: int) -> None:
+        """Create a directory and its parents; ``mode`` is for the last one, whatever the umask."""
+        if path.is_dir():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.mkdir(path, mode)
+        except FileExistsError:
+            if not path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory", str(path)) from None
+        else:
+            os.chmod(path, mode)
+
+    def set_mode(self, fd: int, mode: int) -> None:
+        """Permission bits of an open file, whatever the umask."""
+        os.fchmod(fd, mode)
+
+    # -- locks: all of them without waiting
+
+    def flock(self, fd: int, *, exclusive: bool) -> bool:
+        """Try a BSD lock on the open file description; whether it was had."""
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def funlock(self, fd: int) -> None:
+        """Let the BSD lock go."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def lock_byte(self, fd: int, offset: int, *, exclusive: bool) -> bool:
+        """Try an open-file-description lock on one byte (fcntl(2), F_OFD_SETLK); whether it was had.
+
+        Taking it again through the same description converts it, atomically.
+        """
+        kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
+        try:
+            fcntl.fcntl(fd, _OFD_SETLK, self._flock_struct(kind, offset))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def unlock_byte(self, fd: int, offset: int) -> None:
+        """Let the lock of one byte go."""
+        fcntl.fcntl(fd, _OFD_SETLK, self._flock_struct(fcntl.F_UNLCK, offset))
+
+    @staticmethod
+    def _flock_struct(kind: int, offset: int) -> bytes:
+        if sys.platform == "linux":
+            return _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0)
+        return _FLOCK.pack(offset, 1, 0, kind, os.SEEK_SET)
+
+
+def write_all(files: Files, fd: int, data: bytes, offset: int | None = None) -> None:
+    """Write all of ``data``: appended, or at ``offset``. Short writes are continued.
+
+    Raises:
+        OSError: as the system said; part of the data may have been written.
+    """
+    view = memoryview(data)
+    done = 0
+    while done < len(data):
+        piece = bytes(view[done:]) if done else data
+        n = files.write(fd, piece) if offset is None else files.pwrite(fd, piece, offset + done)
+        if n <= 0:
+            raise OSError(errno.EIO, "the system accepted no bytes")
+        done += n

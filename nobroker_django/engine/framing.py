@@ -1,0 +1,150 @@
+"""Bytes and frames: the file header, the record frame, and reading frames in order.
+
+A log file is a 16-byte header and frames, nothing else:
+
+* header ``<8s H I H>``: magic ``NOBROKER``, format version, generation, 0;
+* frame ``<I B I>`` + body: length of the body, record type, CRC-32 (zlib) of length, type and body; the body is one
+  JSON object. All numbers little-endian.
+
+The checksum covers the length too (in version 1 it did not): a flipped bit anywhere in a frame is noticed.
+What a frame means is the business of ``records``; whether damage is a torn tail, of ``recovery``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .files import Files
+
+MAGIC = b"NOBROKER"
+VERSION = 2
+_HEADER = struct.Struct("<8sHIH")
+HEADER_BYTES = _HEADER.size
+_FRAME = struct.Struct("<IBI")
+_SUMMED = struct.Struct("<IB")
+FRAME_BYTES = _FRAME.size
+MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_BATCH_BYTES = 256 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+
+
+class Frame(NamedTuple):
+    """One intact frame: where it begins (bytes), its type, its body, where it ends."""
+
+    offset: int
+    type: int
+    body: bytes
+    end: int
+
+
+class FrameDamage(Exception):
+    """No intact frame begins at ``offset``; ``reason`` says why. ``cut_short``: the file ends inside it."""
+
+    def __init__(self, offset: int, reason: str, *, cut_short: bool = False) -> None:
+        super().__init__(f"byte {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+        self.cut_short = cut_short
+
+
+def encode_header(generation: int) -> bytes:
+    """The 16 bytes that begin log ``generation``."""
+    return _HEADER.pack(MAGIC, VERSION, generation, 0)
+
+
+def decode_header(data: bytes) -> tuple[int, int]:
+    """Version and generation of a log.
+
+    Raises:
+        FrameDamage: fewer than 16 bytes, another magic, or a reserved field that is not 0.
+    """
+    if len(data) < HEADER_BYTES:
+        raise FrameDamage(0, f"the file header has {len(data)} of {HEADER_BYTES} bytes", cut_short=True)
+    magic, version, generation, reserved = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise FrameDamage(0, f"not a nobroker log (it begins with {magic!r})")
+    if reserved != 0:
+        raise FrameDamage(14, "the reserved field of the file header is not 0")
+    return version, generation
+
+
+def encode_frame(kind: int, body: bytes) -> bytes:
+    """One frame around ``body``."""
+    crc = zlib.crc32(body, zlib.crc32(_SUMMED.pack(len(body), kind)))
+    return _FRAME.pack(len(body), kind, crc) + body
+
+
+def frame_size(body: bytes) -> int:
+    """Bytes that the frame around ``body`` takes."""
+    return FRAME_BYTES + len(body)
+
+
+def parse_frame(buffer: bytes, at: int, offset: int, *, last: bool) -> Frame | None:
+    """The frame at ``buffer[at]``, which is byte ``offset`` of the file.
+
+    Args:
+        last: whether the file ends with the buffer. If not, a frame that the buffer cuts off is ``None``: read on.
+
+    Raises:
+        FrameDamage: there is no intact frame.
+    """
+    left = len(buffer) - at
+    if left < FRAME_BYTES:
+        if last:
+            raise FrameDamage(offset, f"the file ends after {left} of {FRAME_BYTES} frame bytes", cut_short=True)
+        return None
+    length, kind, crc = _FRAME.unpack_from(buffer, at)
+    if length > MAX_BODY_BYTES:
+        raise FrameDamage(offset, f"the length field says {length} bytes, the limit is {MAX_BODY_BYTES}")
+    start = at + FRAME_BYTES
+    stop = start + length
+    if stop > len(buffer):
+        if last:
+            raise FrameDamage(offset, f"the file ends after {left - FRAME_BYTES} of {length} body bytes", cut_short=True)
+        return None
+    body = buffer[start:stop]
+    if zlib.crc32(body, zlib.crc32(buffer[at : at + 5])) != crc:
+        raise FrameDamage(offset, "the checksum does not match")
+    return Frame(offset, kind, body, offset + FRAME_BYTES + length)
+
+
+def iter_frames(files: Files, fd: int, start: int, stop: int) -> Iterator[Frame]:
+    """The frames between two offsets (bytes) of an open log, reading about a mebibyte at a time.
+
+    Raises:
+        FrameDamage: at the first place, below ``stop``, where no intact frame begins.
+    """
+    buffer, at, base = b"", 0, start  # base: offset of buffer[0]
+    while base + at < stop:
+        end_of_buffer = base + len(buffer)
+        frame = parse_frame(buffer, at, base + at, last=end_of_buffer >= stop) if len(buffer) > at else None
+        if frame is not None:
+            at += frame.end - frame.offset
+            yield frame
+            continue
+        want = min(max(_CHUNK_BYTES, 2 * (len(buffer) - at)), stop - end_of_buffer)
+        more = files.pread(fd, want, end_of_buffer)
+        if len(more) < want:
+            stop = end_of_buffer + len(more)  # shorter than was said: the frame that is cut off is damage
+            if base + at >= stop:
+                raise FrameDamage(base + at, "the file is shorter than it was", cut_short=True)
+        buffer, base, at = buffer[at:] + more, base + at, 0
+
+
+def read_frame(files: Files, fd: int, offset: int, size: int) -> Frame:
+    """The one frame at ``offset`` of a log of ``size`` bytes.
+
+    Raises:
+        FrameDamage: there is no intact frame.
+    """
+    head = files.pread(fd, min(4096, size - offset), offset)
+    frame = parse_frame(head, 0, offset, last=offset + len(head) >= size)
+    if frame is None:
+        length = _FRAME.unpack_from(head)[0] if len(head) >= FRAME_BYTES else 0
+        data = files.pread(fd, FRAME_BYTES + length, offset)
+        frame = parse_frame(data, 0, offset, last=True)
+        assert frame is not None
+    return frame

@@ -1,0 +1,108 @@
+"""What callers see of a job: a detached snapshot, its states, and the counts of a queue.
+
+Nothing in here touches a file. A ``Job`` is a copy: changing it changes nothing in the queue.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+class JobState(str, enum.Enum):
+    """Where a job is. A delayed job is ``READY`` with ``available_at`` in the future."""
+
+    READY = "ready"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """One failed attempt: number of the attempt, time (Unix seconds), class name, message and traceback (cut)."""
+
+    attempt: int
+    at: float
+    error_class: str | None
+    message: str | None
+    traceback: str | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """One enqueued call and what is known of its delivery.
+
+    Times are Unix seconds. ``attempts`` counts deliveries; ``lease_token`` is the fencing token of the current lease;
+    ``seq`` is the insertion order; ``created`` is False when ``enqueue`` found the id already there; ``outcome`` is
+    "succeeded" once the job is ``DONE``; ``meta`` and ``visibility_timeout`` are what the enqueuer put beside the
+    payload.
+    """
+
+    id: str
+    payload: Any
+    priority: int = 0
+    state: JobState = JobState.READY
+    attempts: int = 0
+    max_attempts: int = 5
+    available_at: float = 0.0
+    enqueued_at: float = 0.0
+    lease_deadline: float | None = None
+    lease_token: str | None = None
+    last_error: str | None = None
+    seq: int = 0
+    created: bool = True
+    result: Any = None
+    outcome: str | None = None
+    finished_at: float | None = None
+    errors: list[JobError] = field(default_factory=list)
+    meta: dict[str, Any] | None = None
+    visibility_timeout: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as a dictionary of JSON values (``state`` as its name)."""
+        data = asdict(self)
+        data["state"] = self.state.value
+        return data
+
+    def is_eligible(self, now: float) -> bool:
+        """Whether the job may be leased at the moment ``now``."""
+        return self.state is JobState.READY and self.available_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Jobs by state at one moment.
+
+    ``total`` is the sum of the five states; ``enqueued_total`` counts every job ever enqueued and never decreases;
+    ``oldest_ready_age`` is how long (seconds) the job that has waited longest has been eligible, None when none is.
+    """
+
+    ready: int = 0
+    delayed: int = 0
+    leased: int = 0
+    done: int = 0
+    dead: int = 0
+    total: int = 0
+    enqueued_total: int = 0
+    oldest_ready_age: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts as a dictionary of JSON values."""
+        return asdict(self)
+
+
+def new_job_id() -> str:
+    """A new id: 32 hex digits, in time order, in the layout of a version 7 UUID (RFC 9562, section 5.7, method 3).
+
+    Time order keeps the projection's index of ids cheap; the random bits come from the system, so a forked child never
+    repeats its parent's.
+    """
+    ns = time.time_ns()
+    milliseconds, rest = divmod(ns, 1_000_000)
+    fraction = rest * 4096 // 1_000_000
+    low = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
+    return f"{milliseconds & 0xFFFF_FFFF_FFFF:012x}7{fraction:03x}{low:016x}"

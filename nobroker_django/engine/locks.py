@@ -1,0 +1,92 @@
+"""Descriptors that several threads share, and what a fork may not take along.
+
+``Descriptor`` counts its users: the last one closes, so that a number which the system hands out again is never
+synced or locked by a thread that still means the old file.
+
+``ForkGuard`` holds every registered object still while this process forks, and lets the child give up what it
+inherited: it closes the parent's descriptors (closing does not end a lock that the parent still holds; unlocking
+would) and opens its own when it needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+from .files import Files
+
+
+class Descriptor:
+    """An open file with a count of users; made with one."""
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self._files = files
+        self.fd = fd
+        self.identity = files.identity(fd)
+        self._users = 1
+        self._count = threading.Lock()
+
+    def retain(self) -> Descriptor:
+        """One user more."""
+        with self._count:
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        """One user less; the last one closes."""
+        with self._count:
+            self._users -= 1
+            if self._users:
+                return
+        self._files.close(self.fd)
+
+    def abandon(self) -> None:
+        """In a forked child: close the inherited copy, whoever counted on it in the parent."""
+        self._count = threading.Lock()
+        self._files.close(self.fd)
+
+
+class Forkable(Protocol):
+    """What ``ForkGuard`` asks of the objects it knows."""
+
+    def before_fork(self) -> None:
+        """Let nobody be in the middle of anything."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Give up everything inherited."""
+
+
+class ForkGuard:
+    """The process's open sessions, held still around every fork (``os.register_at_fork``)."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakSet[Forkable] = weakref.WeakSet()
+        self._held: list[Forkable] = []
+        os.register_at_fork(before=self._before, after_in_parent=self._parent, after_in_child=self._child)
+
+    def add(self, item: Forkable) -> None:
+        """Hold ``item`` still from now on, as long as it lives."""
+        self._known.add(item)
+
+    def _before(self) -> None:
+        self._held = list(self._known)
+        for item in self._held:
+            item.before_fork()
+
+    def _parent(self) -> None:
+        for item in reversed(self._held):
+            item.after_fork_in_parent()
+        self._held = []
+
+    def _child(self) -> None:
+        for item in reversed(self._held):
+            item.after_fork_in_child()
+        self._held = []
+
+
+fork_guard = ForkGuard()

@@ -1,0 +1,163 @@
+"""One open log file: reading, appending, and who still uses the descriptor.
+
+A ``Log`` knows its generation, its id and the base of ``seq`` from the first bytes of the file. It decides nothing: the
+caller holds the lock, and knows where the log ends. Descriptors are counted and the last user closes: a number that
+the system hands out again while another thread syncs it would be a false success.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .control import MAX_OFFSET, position
+from .errors import CorruptLogError, UnsupportedVersionError
+from .files import Files, write_all
+from .framing import (
+    HEADER_BYTES,
+    VERSION,
+    Frame,
+    FrameDamage,
+    decode_header,
+    encode_frame,
+    encode_header,
+    iter_frames,
+    read_frame,
+)
+from .locks import Descriptor
+from .records import Record, Snapshot, decode_record, encode_body, with_batch_fields
+
+# One byte of the log's own file, far behind its largest offset: the lock that every sync of the log needs.
+SYNC_BYTE = 1 << 41
+FIRST_OFFSET = HEADER_BYTES
+
+
+class Log:
+    """An open log. Created with one user; ``retain`` and ``release`` count the others."""
+
+    def __init__(self, files: Files, path: Path, generation: int) -> None:
+        """Open the file and check its beginning.
+
+        Raises:
+            OSError: it cannot be opened for reading and appending.
+            CorruptLogError: the header or the first record is damaged, or says another generation.
+            UnsupportedVersionError: another format version.
+        """
+        self.files = files
+        self.path = path
+        self.generation = generation
+        self.descriptor = Descriptor(files, files.open(path, os.O_RDWR | os.O_APPEND))
+        self.fd = self.descriptor.fd
+        self.identity = self.descriptor.identity
+        try:
+            self.snapshot, self.first_end = self._read_beginning()
+        except BaseException:
+            self.descriptor.release()
+            raise
+        self.log_id = int(self.snapshot.log_id, 16)
+        self.base = self.snapshot.base
+
+    def _read_beginning(self) -> tuple[Snapshot, int]:
+        try:
+            version, generation = decode_header(self.files.pread(self.fd, HEADER_BYTES, 0))
+            if version != VERSION:
+                raise UnsupportedVersionError(self.path, version, VERSION)
+            if generation != self.generation:
+                raise FrameDamage(10, f"the header says generation {generation}, the file name {self.generation}")
+            frame = read_frame(self.files, self.fd, FIRST_OFFSET, self.size())
+            record = decode_record(frame.type, frame.body, frame.offset)
+            if not isinstance(record, Snapshot):
+                raise FrameDamage(FIRST_OFFSET, "the first record is no SNAPSHOT")
+            int(record.log_id, 16)
+        except FrameDamage as damage:
+            raise self.corrupt(damage) from None
+        except ValueError:
+            raise CorruptLogError(self.path, FIRST_OFFSET, "the log id is no hexadecimal number") from None
+        return record, frame.end
+
+    def corrupt(self, damage: FrameDamage) -> CorruptLogError:
+        """The error for damage in this file."""
+        return CorruptLogError(self.path, damage.offset, damage.reason)
+
+    # -- users
+
+    def retain(self) -> Log:
+        """One user more."""
+        self.descriptor.retain()
+        return self
+
+    def release(self) -> None:
+        """One user less; the last one closes the descriptor."""
+        self.descriptor.release()
+
+    # -- reading
+
+    def size(self) -> int:
+        """Size of the file in bytes."""
+        return self.files.size(self.fd)
+
+    def position(self, offset: int) -> int:
+        """The word that stands for ``offset`` in this log."""
+        return position(self.generation, offset)
+
+    def frames(self, start: int, stop: int) -> Iterator[Frame]:
+        """Intact frames between two offsets (bytes).
+
+        Raises:
+            FrameDamage: where no intact frame begins.
+        """
+        return iter_frames(self.files, self.fd, start, stop)
+
+    def record_at(self, offset: int) -> Record:
+        """The record whose frame begins at ``offset``.
+
+        Raises:
+            CorruptLogError: there is none that is intact.
+        """
+        return self.frame_and_record_at(offset)[1]
+
+    def frame_and_record_at(self, offset: int) -> tuple[Frame, Record]:
+        """As ``record_at``, with the frame."""
+        try:
+            frame = read_frame(self.files, self.fd, offset, self.size())
+            return frame, decode_record(frame.type, frame.body, frame.offset)
+        except FrameDamage as damage:
+            raise self.corrupt(damage) from None
+
+    def peek(self, offset: int, count: int) -> bytes:
+        """Up to ``count`` bytes from ``offset``, unchecked: to compare with what was written there."""
+        return self.files.pread(self.fd, count, offset)
+
+    # -- writing
+
+    def append(self, data: bytes, end: int) -> None:
+        """Write ``data`` at the end of the file, which the caller knows to be at ``end``.
+
+        Raises:
+            OSError: the system refused; part of ``data`` may stand behind ``end``.
+        """
+        if end + len(data) > MAX_OFFSET:
+            raise OSError(27, "the log has reached its largest size; compact the queue")
+        write_all(self.files, self.fd, data)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file. Only ever above what is known to be durable."""
+        self.files.truncate(self.fd, size)
+
+    def datasync(self) -> None:
+        """Bring what was written to the disk. The caller holds the sync lock."""
+        self.files.datasync(self.fd)
+
+    def try_sync_lock(self) -> bool:
+        """Try the lock that every sync of this log needs (threads of this process: see ``durability``)."""
+        return self.files.lock_byte(self.fd, SYNC_BYTE, exclusive=True)
+
+    def sync_unlock(self) -> None:
+        """Let the sync lock go."""
+        self.files.unlock_byte(self.fd, SYNC_BYTE)
+
+
+def beginning(generation: int, snapshot: Snapshot) -> bytes:
+    """The first bytes of a log: header and SNAPSHOT."""
+    return encode_header(generation) + encode_frame(Snapshot.TYPE, with_batch_fields(encode_body(snapshot), 1, 0))

@@ -1,0 +1,77 @@
+"""Checks of the numbers that callers pass, by name, before anything is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .errors import InvalidOptionError
+
+LAST_MOMENT = 253_402_300_799.0  # 9999-12-31T23:59:59Z, the last second that a datetime can hold
+MAX_JOB_ID = 200
+_INT32 = 1 << 31
+
+
+def seconds(name: str, value: Any, *, zero: bool = True) -> float:
+    """A finite, non-negative number of seconds (``zero=False``: positive).
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidOptionError(name, f"a number of seconds is needed, not {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+        least = "0 or more" if zero else "more than 0"
+        raise InvalidOptionError(name, f"must be {least} and finite, not {value!r}")
+    return number
+
+
+def moment(name: str, now: float, delay: float) -> float:
+    """The time ``delay`` seconds from ``now``.
+
+    Raises:
+        InvalidOptionError: it lies beyond the year 9999.
+    """
+    when = now + delay
+    if when > LAST_MOMENT:
+        raise InvalidOptionError(name, f"{delay!r} seconds from now lies beyond the year 9999")
+    return when
+
+
+def integer(name: str, value: Any, *, least: int, most: int = _INT32 - 1) -> int:
+    """A whole number in a range.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    if type(value) is not int:
+        raise InvalidOptionError(name, f"a whole number is needed, not {value!r}")
+    if not least <= value <= most:
+        raise InvalidOptionError(name, f"must be between {least} and {most}, not {value!r}")
+    return value
+
+
+def priority(value: Any) -> int:
+    """A priority: any 32-bit integer, higher first."""
+    return integer("priority", value, least=-_INT32)
+
+
+def job_id(value: Any) -> str:
+    """A caller's job id: text of 1 to 200 characters that UTF-8 can hold.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    if type(value) is not str:
+        raise InvalidOptionError("job_id", f"text is needed, not {value!r}")
+    if not 1 <= len(value) <= MAX_JOB_ID:
+        raise InvalidOptionError("job_id", f"must have 1 to {MAX_JOB_ID} characters, not {len(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidOptionError("job_id", "has a lone surrogate, which no UTF-8 text can hold") from None
+    return value

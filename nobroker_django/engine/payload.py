@@ -1,0 +1,183 @@
+"""JSON that comes back equal: what would change on the way is refused before anything is written.
+
+No JSON codec keeps this promise alone (integer keys become text, NaN becomes null, bytes become text), so the value is
+walked once over exact types and then encoded by msgspec. Tuples come back as lists: the one documented change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+
+from .errors import SerializationError
+from .framing import MAX_BODY_BYTES
+
+MAX_DEPTH = 200
+MAX_DIGITS = 640
+_LARGE = 10**MAX_DIGITS
+_MAX_VALUES = MAX_BODY_BYTES // 2  # each takes two bytes at least: more cannot fit, so there is no need to walk on
+# What a record may hold besides the payload: ids, times, options.
+RECORD_MARGIN = 16 * 1024
+MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - RECORD_MARGIN
+MAX_RESULT_BYTES = 1024 * 1024
+
+_TOO_MANY = f"holds more than {_MAX_VALUES} values, which cannot fit into a record of {MAX_BODY_BYTES} bytes"
+
+_encoder = msgspec.json.Encoder()
+_sorted_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder()
+
+
+def encode_payload(value: Any, *, what: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """``value`` as JSON bytes that decode to an equal value.
+
+    Args:
+        value: any JSON value: ``None``, bool, int, finite float, str, list, tuple, dict with str keys.
+        what: the name of the value in error messages.
+        limit: largest number of bytes.
+
+    Raises:
+        SerializationError: JSON would change the value, or it is too large or nested too deeply; ``path`` says where.
+    """
+    trouble = _find_trouble(value)
+    if trouble is None:
+        try:
+            data = _encoder.encode(value)
+        except (UnicodeEncodeError, msgspec.EncodeError, ValueError, RecursionError, MemoryError) as error:
+            trouble = f"cannot be written as JSON ({error})"
+        else:
+            if len(data) > limit:
+                raise SerializationError(
+                    f"takes {len(data)} bytes as JSON, the limit is {limit}. Nothing was stored. "
+                    "Keep large data in a file or a database row and pass its name.",
+                    path=what,
+                )
+            return data
+    path, detail = (what, trouble) if trouble is _TOO_MANY else _locate(value, what) or (what, trouble)
+    raise SerializationError(f"{detail}. Nothing was stored.", path=path)
+
+
+def decode_payload(data: bytes | msgspec.Raw) -> Any:
+    """The value of JSON bytes that ``encode_payload`` made (or version 1 wrote, whose JSON was laxer)."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(bytes(data))
+
+
+def payload_digest(data: bytes | msgspec.Raw) -> str:
+    """SHA-256 of the payload with sorted keys, as 64 hex digits: equal payloads have equal digests."""
+    return hashlib.sha256(_sorted_encoder.encode(decode_payload(data))).hexdigest()
+
+
+def _find_trouble(value: Any) -> str | None:
+    """What JSON would change in ``value``, without saying where (the quick pass), or ``None``."""
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    seen = 0
+    while stack:
+        item, depth = stack.pop()
+        kind = type(item)
+        if kind is str or item is None or kind is bool:
+            continue
+        if kind is int:
+            if not -_LARGE < item < _LARGE:
+                return _describe(item, depth)
+        elif kind is float:
+            if item - item != 0:
+                return _describe(item, depth)
+        elif kind is dict or kind is list or kind is tuple:
+            if depth > MAX_DEPTH:
+                return _describe(item, depth)
+            if kind is dict:
+                for key in item:
+                    if type(key) is not str:
+                        return _describe_key(key)
+                item = item.values()
+            seen += len(item)
+            if seen > _MAX_VALUES:
+                return _TOO_MANY
+            depth += 1
+            stack.extend([(child, depth) for child in item if type(child) is not str])
+        else:
+            return _describe(item, depth)
+    return None
+
+
+def _locate(value: Any, what: str) -> tuple[str, str] | None:
+    """Path and description of the first trouble; slow, and only walked when there is one."""
+    stack: list[tuple[Any, int, str]] = [(value, 1, what)]
+    while stack:
+        item, depth, path = stack.pop()
+        detail = _describe(item, depth)
+        if detail is not None:
+            return path, detail
+        if type(item) is dict:
+            for key in item:
+                detail = _describe_key(key) or _describe(key, 1)
+                if detail is not None:
+                    return path, detail
+            children = [(child, depth + 1, f"{path}[{_short(key)}]") for key, child in item.items()]
+        elif type(item) in (list, tuple):
+            children = [(child, depth + 1, f"{path}[{index}]") for index, child in enumerate(item)]
+        else:
+            continue
+        stack.extend(reversed(children))
+    return None
+
+
+def _describe_key(key: Any) -> str | None:
+    if type(key) is str:
+        return None
+    return f"has the key {_short(key)} of type {type(key).__name__}; JSON keys are text, it would come back as another key"
+
+
+def _describe(item: Any, depth: int) -> str | None:
+    """Why ``item`` itself (not what it holds) cannot be stored exactly, or ``None``."""
+    kind = type(item)
+    if kind is str:
+        try:
+            item.encode()
+        except UnicodeEncodeError as error:
+            return f"has a lone surrogate at position {error.start}, which no UTF-8 text can hold"
+        return None
+    if item is None or kind is bool:
+        return None
+    if kind is int:
+        return None if -_LARGE < item < _LARGE else f"is an integer of more than {MAX_DIGITS} digits"
+    if kind is float:
+        return None if item - item == 0 else f"is {item!r}, which JSON cannot hold"
+    if kind is dict or kind is list or kind is tuple:
+        return None if depth <= MAX_DEPTH else f"is nested more than {MAX_DEPTH} levels deep"
+    return f"is of type {kind.__module__}.{kind.__qualname__}, which JSON would change or cannot hold{_hint(kind)}"
+
+
+def _hint(kind: type) -> str:
+    """A next step for types that people often pass."""
+    names = {base.__name__ for base in kind.__mro__}
+    if "Promise" in names or kind.__name__ == "__proxy__":
+        return " (a lazy translation: pass str(value) in the language that you want)"
+    if "Model" in names:
+        return " (pass the primary key and load the object in the task)"
+    if "QuerySet" in names:
+        return " (pass a list of primary keys)"
+    if "HttpRequest" in names:
+        return " (pass the values that the task needs)"
+    for base in (str, int, float, dict, list, tuple):
+        if issubclass(kind, base):
+            return f" (a subclass of {base.__name__}: pass {base.__name__}(value))"
+    if kind.__name__ in ("datetime", "date", "time", "UUID", "Decimal", "Path", "PosixPath"):
+        return " (pass it as text, such as str(value))"
+    return ""
+
+
+def _short(value: Any) -> str:
+    """A key as it is shown in a path; never raises."""
+    if type(value) is str:
+        shown = value if len(value) <= 40 else value[:40] + "…"
+        return '"' + shown.encode("unicode_escape", "backslashreplace").decode("ascii") + '"'
+    if type(value) in (int, float, bool, type(None)):
+        return repr(value)[:40]
+    return f"<{type(value).__name__}>"

@@ -1,0 +1,347 @@
+"""What a frame means: the record types, their fields, and a write's batch of records.
+
+Invariant: a record says everything that replay needs; times, random values and ids are in it, because whoever wrote it
+put them there. Fields that hold their default are left out. Unknown fields are ignored (a newer release may have
+written them); a field of the wrong type, an unknown type, or one that this release does not build is refused with the
+offset, never skipped.
+
+The first record of every write carries ``n``, the number of records of the write (a batch counts only when all of them
+are there), and ``u``, how many bytes before it were not yet known to be durable when it was written.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from .errors import SerializationError
+from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frame
+
+
+NULL = Raw(b"null")  # left out on disk, like every default
+
+
+class RecordType(enum.IntEnum):
+    """One byte on disk. 1-9 are those of version 1; the numbers are frozen, built or not."""
+
+    ENQUEUE = 1
+    LEASE = 2
+    ACK = 3
+    NACK = 4
+    RECLAIM = 5
+    DEAD = 6
+    REQUEUE = 7
+    PURGE = 8
+    EXTEND = 9
+    OPEN = 16
+    STARTED = 17
+    RELEASE = 18
+    PAUSE = 19
+    RESUME = 20
+    CANCEL = 21
+    RESCHEDULE = 22
+    WORKER = 23
+    LIMIT = 24
+    NOTE = 25
+    PROGRESS = 26
+    TOMBSTONE = 27
+    SNAPSHOT = 28
+    SCHEDULE = 29
+    GROUP = 30
+    META = 31
+
+
+class Record(Struct, omit_defaults=True, gc=False, kw_only=True):
+    """Fields of every record; ``n`` and ``u`` stand in the first of a write only."""
+
+    TYPE: ClassVar[RecordType]
+
+    n: int | UnsetType = UNSET
+    u: int | UnsetType = UNSET
+
+
+class Batched(Record, kw_only=True):
+    """``n`` and ``u`` alone, for walking over batches without decoding the rest."""
+
+
+class Enqueue(Record, kw_only=True):
+    """A job, new or copied by a compaction.
+
+    Copied: ``seq`` is set, and the fields below it hold the state. A finished job is copied as leased, with its ``ACK``
+    behind it; earlier failures follow as ``NOTE`` records.
+    """
+
+    TYPE = RecordType.ENQUEUE
+
+    id: str
+    payload: Raw
+    enqueued_at: float
+    max_attempts: int
+    priority: int = 0
+    available_at: float | None = None
+    visibility_timeout: float | None = None
+    meta: Raw = NULL
+
+    seq: int | None = None
+    state: str = "ready"
+    attempts: int = 0
+    rank: float | None = None
+    lease_deadline: float | None = None
+    lease_token: str | None = None
+    started: bool = False
+    finished_at: float | None = None
+
+
+class Lease(Record, kw_only=True):
+    """A delivery. ``attempts`` is the number of this one."""
+
+    TYPE = RecordType.LEASE
+
+    id: str
+    at: float
+    deadline: float
+    attempts: int
+    token: str
+
+
+class Extend(Record, kw_only=True):
+    """A lease lasts longer."""
+
+    TYPE = RecordType.EXTEND
+
+    id: str
+    at: float
+    deadline: float
+    token: str | None = None
+
+
+class Started(Record, kw_only=True):
+    """The holder of a lease has begun to run the job."""
+
+    TYPE = RecordType.STARTED
+
+    id: str
+    at: float
+    token: str
+
+
+class Release(Record, kw_only=True):
+    """A lease given back unused: the attempt is not counted, the job returns to its place."""
+
+    TYPE = RecordType.RELEASE
+
+    id: str
+    at: float
+    token: str
+
+
+class Ack(Record, kw_only=True):
+    """The job is done. Its id stays known until ``keep_until``."""
+
+    TYPE = RecordType.ACK
+
+    id: str
+    at: float
+    keep_until: float
+    token: str | None = None
+    result: Raw = NULL
+
+
+class Failure(Record, kw_only=True):
+    """What a failed attempt leaves behind (texts are cut by the writer)."""
+
+    id: str
+    at: float
+    attempts: int = 0
+    error: str | None = None
+    error_class: str | None = None
+    traceback: str | None = None
+
+
+class Nack(Failure, kw_only=True):
+    """A failed attempt; eligible again at ``available_at`` (None: at once)."""
+
+    TYPE = RecordType.NACK
+
+    available_at: float | None = None
+    token: str | None = None
+
+
+class Reclaim(Failure, kw_only=True):
+    """An expired lease taken back; eligible again at ``available_at`` (None: at once)."""
+
+    TYPE = RecordType.RECLAIM
+
+    available_at: float | None = None
+
+
+class Dead(Failure, kw_only=True):
+    """A job moves to the dead-letter queue."""
+
+    TYPE = RecordType.DEAD
+
+    token: str | None = None
+
+
+class Note(Failure, kw_only=True):
+    """An earlier failed attempt, copied by a compaction; changes no state."""
+
+    TYPE = RecordType.NOTE
+
+
+class Requeue(Record, kw_only=True):
+    """A dead letter becomes ready again, with a fresh budget of attempts."""
+
+    TYPE = RecordType.REQUEUE
+
+    id: str
+    at: float
+
+
+class Purge(Record, kw_only=True):
+    """Every job of the queue is forgotten."""
+
+    TYPE = RecordType.PURGE
+
+    at: float
+
+
+class Open(Record, kw_only=True):
+    """The tail was secured: everything before this record is durable. Fencing tokens count from the last one."""
+
+    TYPE = RecordType.OPEN
+
+    at: float
+
+
+class Snapshot(Record, kw_only=True):
+    """First record of every generation: whose log it is, and the counters at that moment.
+
+    ``seq`` of a record is ``base`` + its offset. ``open`` is the seq of the last ``OPEN`` before. ``copies`` is how
+    many copied records follow. ``clock`` is the highest rank given so far.
+    """
+
+    TYPE = RecordType.SNAPSHOT
+
+    log_id: str
+    at: float
+    base: int = 0
+    open: int = 0
+    clock: float = 0.0
+    copies: int = 0
+    enqueued_total: int = 0
+    ignored: int = 0
+
+
+_BUILT: dict[int, type[Record]] = {
+    int(cls.TYPE): cls
+    for cls in (
+        Enqueue, Lease, Extend, Started, Release, Ack, Nack, Reclaim, Dead, Note, Requeue, Purge, Open, Snapshot
+    )
+}  # fmt: skip
+_decoders = {number: msgspec.json.Decoder(cls) for number, cls in _BUILT.items()}
+_batched_decoder = msgspec.json.Decoder(Batched)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_body(record: Record) -> bytes:
+    """The JSON object of a record.
+
+    Raises:
+        SerializationError: it takes more than 8 MiB.
+    """
+    body = _encoder.encode(record)
+    if len(body) > MAX_BODY_BYTES:
+        raise SerializationError(f"the record takes {len(body)} bytes, the limit is {MAX_BODY_BYTES}. Nothing was stored.")
+    return body
+
+
+def decode_record(kind: int, body: bytes, offset: int) -> Record:
+    """The record of an intact frame.
+
+    Raises:
+        FrameDamage: an unknown or not yet built type, JSON of another shape, or a field of the wrong type.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        raise FrameDamage(offset, _unknown(kind))
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameDamage(offset, f"the {RecordType(kind).name} record is malformed: {error}") from None
+
+
+def batch_fields(kind: int, body: bytes, offset: int) -> tuple[int, int] | None:
+    """``(n, u)`` of a record that begins a batch, ``None`` for one inside.
+
+    Raises:
+        FrameDamage: the body is no JSON object, or the two fields are not sensible numbers.
+    """
+    try:
+        fields = _batched_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameDamage(offset, f"the record of type {kind} is malformed: {error}") from None
+    if fields.n is UNSET:
+        return None
+    if fields.u is UNSET or fields.n < 1 or not 0 <= fields.u <= offset:
+        raise FrameDamage(offset, f"the batch fields n and u are not plausible ({fields.n!r}, {fields.u!r})")
+    return fields.n, fields.u
+
+
+def with_batch_fields(body: bytes, count: int, unsynced: int) -> bytes:
+    """``body`` with ``n`` and ``u`` set; it must not have them yet."""
+    return b'%s,"n":%d,"u":%d}' % (body[:-1], count, unsynced)
+
+
+def encode_batch(bodies: Sequence[tuple[int, bytes]], unsynced: int) -> tuple[bytes, int, list[int]]:
+    """One write of several records.
+
+    Args:
+        bodies: type and JSON object of each record, without batch fields.
+        unsynced: how many bytes before the write are not known to be durable.
+
+    Returns:
+        The bytes, where the last frame begins among them, and where each frame begins.
+
+    Raises:
+        SerializationError: all together take more than 256 MiB.
+    """
+    frames = []
+    starts = []
+    at = 0
+    for index, (kind, body) in enumerate(bodies):
+        if index == 0:
+            body = with_batch_fields(body, len(bodies), unsynced)
+        frame = encode_frame(kind, body)
+        starts.append(at)
+        frames.append(frame)
+        at += len(frame)
+    check_batch_size(at)
+    return b"".join(frames), starts[-1], starts
+
+
+def check_batch_size(size: int) -> None:
+    """Refuse a write that is too large to be atomic.
+
+    Raises:
+        SerializationError: more than 256 MiB.
+    """
+    if size > MAX_BATCH_BYTES:
+        raise SerializationError(
+            f"the jobs of one call take {size} bytes, the limit is {MAX_BATCH_BYTES}. Nothing was stored. "
+            "Use several calls.",
+            path="payloads",
+        )
+
+
+def _unknown(kind: int) -> str:
+    try:
+        return f"record type {kind} ({RecordType(kind).name}) is not built in this release; a newer one wrote it"
+    except ValueError:
+        return f"record type {kind} is unknown"
+
+

@@ -1,0 +1,304 @@
+"""Torn tail or corruption, and securing the tail: what is done before anything is appended to a log whose end is in doubt.
+
+What a crash or a power cut can leave in the part of a log that was not yet known to be durable is a torn tail: it is
+cut back to the last complete batch, the cut bytes are kept aside, nobody is asked. Damage in what was known to be
+durable is corruption: nothing is touched, ``CorruptLogError``.
+
+The *certified offset* divides the two: the highest of the synced offset of the control words, if they are this log's
+and plausible, and, for every intact record that carries ``u``, its start minus that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .control import Control, Words, offset_of
+from .errors import CorruptLogError
+from .files import Files, write_all
+from .framing import FRAME_BYTES, MAX_BODY_BYTES, Frame, FrameDamage, encode_frame, parse_frame
+from .generations import Layout
+from .log import FIRST_OFFSET, Log
+from .records import Open, RecordType, batch_fields, encode_batch, encode_body
+
+logger = logging.getLogger("nobroker_django")
+SECTOR_BYTES = 512
+_PIECE_BYTES = 4 * 1024 * 1024
+_WINDOW_BYTES = 4 * MAX_BODY_BYTES
+_TYPES = frozenset(int(kind) for kind in RecordType)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a queue found at the end of its log.
+
+    ``records_applied`` records (``bytes_scanned`` bytes) were checked. When a torn tail was cut: ``bytes_discarded``
+    bytes at ``offset`` of log ``path`` were moved to ``kept_path``, because of ``damage``.
+    """
+
+    records_applied: int = 0
+    bytes_scanned: int = 0
+    bytes_discarded: int = 0
+    damage: str = "none"
+    offset: int | None = None
+    path: str | None = None
+    kept_path: str | None = None
+    orphan_records: int = 0
+
+    @property
+    def repaired(self) -> bool:
+        """Whether a torn tail was cut."""
+        return self.bytes_discarded > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a log, examined: certified up to ``certified``, complete batches up to ``good``, then ``damage``."""
+
+    certified: int
+    good: int
+    size: int
+    records: int
+    scanned_from: int
+    damage: FrameDamage | None
+
+
+def examine(log: Log, words: Words) -> Tail:
+    """Look at the end of the log, without changing anything.
+
+    Args:
+        words: the control words as they are; words of another log are not trusted.
+
+    Raises:
+        CorruptLogError: damage in what was known to be durable, or damage that no power cut makes.
+    """
+    size = log.size()
+    trusted = log.first_end
+    if words.belong_to(log.log_id, log.generation):
+        synced, last = offset_of(words.synced), offset_of(words.last)
+        if size < synced:
+            raise CorruptLogError(
+                log.path, size, f"the file has {size} bytes, but {synced} bytes were known to be durable"
+            )
+        # From the last write on, if that is durable: damage in the last acknowledged record is found when opening.
+        start = last if log.first_end <= last < synced else synced
+        tail = _walk(log, start, size, synced)
+        if tail.damage is None or tail.good > synced:
+            return _judged(log, tail)
+        trusted = synced
+    tail = _walk(log, FIRST_OFFSET, size, log.first_end)
+    if tail.good <= trusted:
+        return _judged(log, replace(tail, certified=max(tail.certified, trusted)))
+    # Garbage in the words (no write ends where they say) must not cut a sound log: the records alone are believed.
+    return _judged(log, tail)
+
+
+def _walk(log: Log, start: int, size: int, certified: int) -> Tail:
+    """Follow complete batches from ``start``; at damage, look behind it for records that certify more."""
+    good, records, left, damage = start, 0, 0, None
+    try:
+        for frame in log.frames(start, size):
+            begins = batch_fields(frame.type, frame.body, frame.offset)
+            if (begins is None) != (left > 0):
+                raise FrameDamage(frame.offset, "a batch begins inside another" if begins else "a record outside any batch")
+            if begins is not None:
+                left = begins[0]
+                certified = max(certified, frame.offset - begins[1])
+            left -= 1
+            records += 1
+            if left == 0:
+                good = frame.end
+        if left:
+            damage = FrameDamage(size, f"the last write lacks {left} of its records", cut_short=True)
+    except FrameDamage as found:
+        damage = found
+        for frame in _frames_behind(log, found.offset + 1, size):
+            begins = _try_batch_fields(frame)
+            if begins is not None:
+                certified = max(certified, frame.offset - begins[1])
+    return Tail(certified, good, size, records, start, damage)
+
+
+def _try_batch_fields(frame: Frame) -> tuple[int, int] | None:
+    try:
+        return batch_fields(frame.type, frame.body, frame.offset)
+    except FrameDamage:
+        return None
+
+
+def _frames_behind(log: Log, start: int, size: int) -> Iterator[Frame]:
+    """Intact frames behind damage, found by their shape.
+
+    A frame's length field always holds a NUL byte and its body begins with ``{"``; JSON holds no NUL, so no payload can
+    pass for a frame.
+    """
+    while start < size:
+        data = log.peek(start, min(_WINDOW_BYTES, size - start))
+        at = data.find(b'{"', FRAME_BYTES)
+        while at != -1:
+            head = at - FRAME_BYTES
+            stop = at + int.from_bytes(data[head : head + 4], "little")
+            if stop > len(data) and head > 0 and start + len(data) < size and stop - at <= MAX_BODY_BYTES:
+                break  # the window cuts it off: the next one begins with it
+            frame = _intact(data, head, start + head) if stop <= len(data) else None
+            if frame is not None:
+                yield frame
+            at = data.find(b'{"', stop + FRAME_BYTES if frame else at + 1)
+        start += head if at != -1 else max(len(data) - FRAME_BYTES - 1, 1)
+
+
+def _intact(data: bytes, at: int, offset: int) -> Frame | None:
+    if data[at + 4] not in _TYPES:
+        return None
+    try:
+        return parse_frame(data, at, offset, last=True)
+    except FrameDamage:
+        return None
+
+
+def _judged(log: Log, tail: Tail) -> Tail:
+    """The same tail, if its damage may be cut.
+
+    Raises:
+        CorruptLogError: it may not.
+    """
+    damage = tail.damage
+    if damage is None:
+        if tail.good < tail.certified:
+            raise CorruptLogError(log.path, tail.good, f"the log ends before byte {tail.certified}, which was durable")
+        return tail
+    if tail.good < tail.certified:
+        raise CorruptLogError(log.path, damage.offset, damage.reason)
+    if not _looks_like_a_power_cut(log, damage, tail.size):
+        raise CorruptLogError(log.path, damage.offset, f"{damage.reason}, and this is not the trace of a crash")
+    return tail
+
+
+def _looks_like_a_power_cut(log: Log, damage: FrameDamage, size: int) -> bool:
+    """Whether the damage has a shape that an interrupted write leaves.
+
+    Either the file ends inside the record, nothing intact follows, and no single flipped bit of the length field
+    explains it; or a sector of the gap (512 bytes) holds only zeros from where the damage begins: JSON holds no NUL.
+    """
+    behind = next(_frames_behind(log, damage.offset + 1, size), None)
+    if damage.cut_short and behind is None:
+        return not _flipped_length(log, damage.offset, size)
+    gap_end = behind.offset if behind else size
+    sector = damage.offset - damage.offset % SECTOR_BYTES
+    while sector < gap_end:
+        begin = max(sector, damage.offset)
+        piece = log.peek(begin, min(sector + SECTOR_BYTES, size) - begin)
+        if piece and not piece.strip(b"\0"):
+            return True
+        sector += SECTOR_BYTES
+    return False
+
+
+def _flipped_length(log: Log, offset: int, size: int) -> bool:
+    """Whether flipping one bit of the length field makes an intact record of what stands at ``offset``."""
+    data = log.peek(offset, min(size - offset, FRAME_BYTES + MAX_BODY_BYTES))
+    if len(data) < FRAME_BYTES:
+        return False
+    length = int.from_bytes(data[:4], "little")
+    for bit in range(32):
+        candidate = length ^ 1 << bit
+        if candidate > len(data) - FRAME_BYTES:
+            continue
+        try:
+            parse_frame(candidate.to_bytes(4, "little") + data[4:], 0, offset, last=True)
+        except FrameDamage:
+            continue
+        return True
+    return False
+
+
+def secure(
+    log: Log, control: Control, words: Words, layout: Layout, files: Files, *, now: float, file_mode: int
+) -> RecoveryReport:
+    """Make the end of the log certain. The caller holds the log's lock and its sync lock.
+
+    On disk: poison; the torn tail copied aside and cut; what is left of the uncertified part written again from the
+    bytes that were checked (a failed sync may have left clean pages that never reached the disk), synced; an ``OPEN``
+    record, synced; the directory synced; the control words, poison last. A crash anywhere leaves poison or words
+    that do not fit, and the next writer starts over.
+
+    Raises:
+        CorruptLogError: acknowledged data are damaged; nothing was changed.
+        OSError: the system refused something; the queue stays poisoned.
+    """
+    control.set_poisoned(True)
+    tail = examine(log, words)
+    kept = None
+    if tail.good < tail.size:
+        kept = _keep_aside(log, tail, layout, files, file_mode)
+        log.truncate(tail.good)
+    if tail.certified < tail.good:
+        _write_again(log, files, tail.certified, tail.good)
+    log.datasync()
+    data, last, _ = encode_batch([(Open.TYPE, encode_body(Open(at=now)))], 0)
+    log.append(data, tail.good)
+    log.datasync()
+    files.sync_directory(layout.directory)
+    end = log.position(tail.good + len(data))
+    if not words.belong_to(log.log_id, log.generation) or tail.good < offset_of(words.end):
+        control.set_build(0)  # the projection may have seen what is gone
+    control.publish(end, log.position(tail.good + last))
+    control.set_synced(end)
+    control.set_log_id(log.log_id)
+    control.set_syncing(False)
+    control.set_poisoned(False)
+    report = RecoveryReport(
+        records_applied=tail.records,
+        bytes_scanned=tail.size - tail.scanned_from,
+        bytes_discarded=tail.size - tail.good,
+        damage=tail.damage.reason if tail.damage else "none",
+        offset=tail.good if kept else None,
+        path=str(log.path),
+        kept_path=str(kept) if kept else None,
+    )
+    if kept is not None:
+        logger.warning(
+            "%s: cut a torn tail of %d bytes at byte %d (%s); the bytes are kept in %s. No acknowledged job was in them.",
+            log.path, report.bytes_discarded, tail.good, report.damage, kept,
+        )  # fmt: skip
+    return report
+
+
+def _keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) -> Path:
+    """Copy the bytes that are about to be cut into a file of their own, durably."""
+    path = layout.torn(log.generation, tail.good, files)
+    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        files.set_mode(fd, mode)
+        at = tail.good
+        while at < tail.size:
+            piece = log.peek(at, min(_PIECE_BYTES, tail.size - at))
+            if not piece:
+                break
+            write_all(files, fd, piece)
+            at += len(piece)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    return path
+
+
+def _write_again(log: Log, files: Files, start: int, stop: int) -> None:
+    """Write the frames between two offsets again, as they were read and checked, so that a sync has to write them."""
+    fd = files.open(log.path, os.O_WRONLY)
+    try:
+        pending, at = bytearray(), start
+        for frame in log.frames(start, stop):
+            pending += encode_frame(frame.type, frame.body)
+            if len(pending) >= _PIECE_BYTES:
+                write_all(files, fd, bytes(pending), at)
+                at += len(pending)
+                pending.clear()
+        write_all(files, fd, bytes(pending), at)
+    except FrameDamage as damage:
+        raise OSError(5, f"the log changed while it was checked ({damage})") from None
+    finally:
+        files.close(fd)

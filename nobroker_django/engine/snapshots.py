@@ -1,0 +1,91 @@
+"""From a row of the projection and the records that it points to, the ``Job`` that a caller sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import CorruptLogError
+from .job import Job, JobError, JobState
+from .log import Log
+from .payload import decode_payload
+from .records import Ack, Enqueue, Failure
+from .transitions import DEAD, DONE, DUE, LEASED, WAITING, Row
+
+STATE_OF = {
+    WAITING: JobState.READY,
+    DUE: JobState.READY,
+    LEASED: JobState.LEASED,
+    DONE: JobState.DONE,
+    DEAD: JobState.DEAD,
+}
+ROW_STATES = {
+    JobState.READY: (WAITING, DUE),
+    JobState.LEASED: (LEASED,),
+    JobState.DONE: (DONE,),
+    JobState.DEAD: (DEAD,),
+}
+
+
+def enqueue_record(log: Log, row: Row) -> Enqueue:
+    """The ENQUEUE record of a job, checked to be this job's.
+
+    Raises:
+        CorruptLogError: it is not there, or damaged.
+    """
+    record = log.record_at(row.payload_offset)
+    if not isinstance(record, Enqueue) or record.id != row.id:
+        raise CorruptLogError(log.path, row.payload_offset, f"this is not the ENQUEUE record of job {row.id!r}")
+    return record
+
+
+def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = False) -> Job:
+    """The detached snapshot of a job.
+
+    Args:
+        row: its row.
+        log: the log that the row's offsets mean.
+        failures: offsets of the records of its failed attempts, oldest first.
+
+    Raises:
+        CorruptLogError: one of its records is damaged.
+    """
+    record = enqueue_record(log, row)
+    errors = [error_of(log, offset) for offset in failures]
+    job = Job(
+        id=row.id,
+        payload=decode_payload(record.payload),
+        priority=row.priority,
+        state=STATE_OF[row.state],
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        available_at=row.available_at,
+        enqueued_at=row.enqueued_at,
+        lease_deadline=row.lease_deadline,
+        lease_token=row.lease_token if row.state == LEASED else None,
+        last_error=errors[-1].message if errors else None,
+        seq=row.seq,
+        created=created,
+        finished_at=row.finished_at,
+        errors=errors,
+        meta=decode_payload(record.meta),
+        visibility_timeout=row.visibility_timeout,
+    )
+    if row.state == DONE:
+        job.outcome = "succeeded"
+        ack = log.record_at(row.result_offset)
+        if not isinstance(ack, Ack) or ack.id != row.id:
+            raise CorruptLogError(log.path, row.result_offset, f"this is not the ACK record of job {row.id!r}")
+        job.result = decode_payload(ack.result)
+    return job
+
+
+def error_of(log: Log, offset: int) -> JobError:
+    """The failed attempt that the record at ``offset`` tells of.
+
+    Raises:
+        CorruptLogError: it is damaged, or of another kind.
+    """
+    record = log.record_at(offset)
+    if not isinstance(record, Failure):
+        raise CorruptLogError(log.path, offset, "this is no record of a failed attempt")
+    return JobError(record.attempts, record.at, record.error_class, record.error, record.traceback)

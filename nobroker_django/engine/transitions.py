@@ -1,0 +1,273 @@
+"""The one transition table: how each record changes the state of a queue.
+
+``apply`` is the only code that changes state, live and in replay, and a pure function of the records: it reads no
+clock, draws no random number, makes no id. A record that does not fit the state it meets (a duplicate ack, a job that
+is not there) changes nothing and is counted as ignored; no writer of this package makes such a record.
+
+Where the rows are kept is the business of ``State``'s implementation, ``projection``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .records import (
+    Ack,
+    Dead,
+    Enqueue,
+    Extend,
+    Failure,
+    Lease,
+    Nack,
+    Note,
+    Open,
+    Purge,
+    Reclaim,
+    Record,
+    Release,
+    Requeue,
+    Snapshot,
+    Started,
+)
+
+# WAITING and DUE are both JobState.READY: not yet seen to be eligible, and eligible. Only the passing of time, never a
+# record, moves a row from the first to the second (projection.promote); replay leaves it to the next lease.
+WAITING, DUE, LEASED, DONE, DEAD = range(5)
+MAX_FAILURES = 20
+
+
+@dataclass(slots=True)
+class Row:
+    """What the projection holds of one job. Offsets are bytes in the live log; 0 means none."""
+
+    seq: int
+    id: str
+    state: int
+    priority: int
+    rank: float
+    available_at: float
+    enqueued_at: float
+    attempts: int
+    max_attempts: int
+    lease_deadline: float | None
+    lease_token: str | None
+    started: int
+    visibility_timeout: float | None
+    payload_offset: int
+    result_offset: int
+    failures: int
+    finished_at: float | None
+    keep_until: float | None
+
+
+class State(Protocol):
+    """The replayed state, as the transitions see it."""
+
+    base: int
+    open_seq: int
+    clock: float
+    enqueued_total: int
+    ignored: int
+
+    def find(self, job_id: str) -> Row | None:
+        """The row of a job."""
+
+    def add(self, row: Row) -> None:
+        """A new row; one with the same id is replaced."""
+
+    def change(self, row: Row, state: int) -> None:
+        """The row was changed; ``state`` is its new state."""
+
+    def add_failure(self, row: Row, offset: int) -> None:
+        """The record at ``offset`` tells of a failed attempt of this job."""
+
+    def clear(self) -> None:
+        """Forget all rows."""
+
+
+def apply(state: State, record: Record, offset: int) -> None:
+    """Fold the record at ``offset`` (bytes in the live log) into the state."""
+    _TABLE[type(record)](state, record, offset)
+
+
+def _rank_now(state: State, at: float) -> float:
+    """Rank of a job that is eligible at once: it never falls behind an earlier one, whatever the clock did."""
+    state.clock = max(state.clock, at)
+    return state.clock
+
+
+def _enqueue(state: State, record: Enqueue, offset: int) -> None:
+    existing = state.find(record.id)
+    if existing is not None and existing.state != DONE:
+        state.ignored += 1
+        return
+    copied = record.seq is not None
+    if not copied:
+        state.enqueued_total += 1
+    at_once = record.available_at is None
+    rank = record.rank
+    if rank is None:
+        rank = _rank_now(state, record.enqueued_at) if record.available_at is None else record.available_at
+    initial = {"leased": LEASED, "dead": DEAD, "due": DUE}.get(record.state, DUE if at_once else WAITING)
+    state.add(
+        Row(
+            seq=record.seq if record.seq is not None else state.base + offset,
+            id=record.id,
+            state=initial,
+            priority=record.priority,
+            rank=rank,
+            available_at=rank if record.available_at is None else record.available_at,
+            enqueued_at=record.enqueued_at,
+            attempts=record.attempts,
+            max_attempts=record.max_attempts,
+            lease_deadline=record.lease_deadline,
+            lease_token=record.lease_token,
+            started=int(record.started),
+            visibility_timeout=record.visibility_timeout,
+            payload_offset=offset,
+            result_offset=0,
+            failures=0,
+            finished_at=record.finished_at,
+            keep_until=None,
+        )
+    )
+
+
+def _leased(state: State, record: Any) -> Row | None:
+    """The row of a record that speaks of a lease, if that lease is the current one."""
+    row = state.find(record.id)
+    token = getattr(record, "token", None)
+    if row is None or row.state != LEASED or (token is not None and token != row.lease_token):
+        state.ignored += 1
+        return None
+    return row
+
+
+def _end_lease(row: Row) -> None:
+    row.lease_deadline = None
+    row.lease_token = None
+    row.started = 0
+
+
+def _lease(state: State, record: Lease, offset: int) -> None:
+    row = state.find(record.id)
+    if row is None or row.state not in (WAITING, DUE):
+        state.ignored += 1
+        return
+    row.attempts = record.attempts
+    row.lease_deadline = record.deadline
+    row.lease_token = record.token
+    row.started = 0
+    state.change(row, LEASED)
+
+
+def _extend(state: State, record: Extend, offset: int) -> None:
+    row = _leased(state, record)
+    if row is not None:
+        row.lease_deadline = record.deadline
+        state.change(row, LEASED)
+
+
+def _started(state: State, record: Started, offset: int) -> None:
+    row = _leased(state, record)
+    if row is not None:
+        row.started = 1
+        state.change(row, LEASED)
+
+
+def _release(state: State, record: Release, offset: int) -> None:
+    row = _leased(state, record)
+    if row is not None:
+        row.attempts -= 1
+        _end_lease(row)
+        state.change(row, DUE)
+
+
+def _ack(state: State, record: Ack, offset: int) -> None:
+    row = _leased(state, record)
+    if row is not None:
+        # The token stays: a retried ack of the same delivery is told apart from somebody else's.
+        row.lease_deadline = None
+        row.started = 0
+        row.finished_at = record.at
+        row.keep_until = record.keep_until
+        row.result_offset = offset
+        state.change(row, DONE)
+
+
+def _retry(state: State, record: Nack | Reclaim, offset: int) -> None:
+    row = _leased(state, record)
+    if row is None:
+        return
+    _end_lease(row)
+    if record.available_at is None:
+        row.rank = row.available_at = _rank_now(state, record.at)
+    else:
+        row.rank = row.available_at = record.available_at
+    state.add_failure(row, offset)
+    state.change(row, DUE if record.available_at is None else WAITING)
+
+
+def _dead(state: State, record: Dead, offset: int) -> None:
+    row = _leased(state, record)
+    if row is not None:
+        _end_lease(row)
+        row.finished_at = record.at
+        state.add_failure(row, offset)
+        state.change(row, DEAD)
+
+
+def _requeue(state: State, record: Requeue, offset: int) -> None:
+    row = state.find(record.id)
+    if row is None or row.state != DEAD:
+        state.ignored += 1
+        return
+    row.attempts = 0
+    row.finished_at = None
+    row.rank = row.available_at = _rank_now(state, record.at)
+    state.change(row, DUE)
+
+
+def _note(state: State, record: Failure, offset: int) -> None:
+    row = state.find(record.id)
+    if row is None:
+        state.ignored += 1
+    else:
+        state.add_failure(row, offset)
+        state.change(row, row.state)
+
+
+def _purge(state: State, record: Purge, offset: int) -> None:
+    state.clear()
+
+
+def _open(state: State, record: Open, offset: int) -> None:
+    state.open_seq = state.base + offset
+
+
+def _snapshot(state: State, record: Snapshot, offset: int) -> None:
+    state.base = record.base
+    state.open_seq = record.open
+    state.clock = record.clock
+    state.enqueued_total = record.enqueued_total
+    state.ignored = record.ignored
+
+
+_TABLE: dict[type[Record], Callable[[State, Any, int], None]] = {
+    Enqueue: _enqueue,
+    Lease: _lease,
+    Extend: _extend,
+    Started: _started,
+    Release: _release,
+    Ack: _ack,
+    Nack: _retry,
+    Reclaim: _retry,
+    Dead: _dead,
+    Requeue: _requeue,
+    Note: _note,
+    Purge: _purge,
+    Open: _open,
+    Snapshot: _snapshot,
+}
