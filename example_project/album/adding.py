@@ -17,7 +17,7 @@ from album.models import Photo, Upload
 from album.tasks import make_thumbnails, send_notice
 
 
-class DuplicatePhoto(Exception):  # noqa: N818
+class DuplicatePhoto(Exception):
     """The album has this photograph already; nothing of the call was stored."""
 
     def __init__(self, name: str) -> None:
@@ -43,8 +43,7 @@ def add_photos(files: Iterable[File[bytes]], email: str, webhook_url: str) -> Up
             send_notice.enqueue(str(upload.pk))
     except BaseException:
         for photo in stored:
-            if photo.original:
-                photo.original.storage.delete(photo.original.name)
+            delete_file(photo, photo.original.name)
         raise
     return upload
 
@@ -58,16 +57,20 @@ def replace_original(photo: Photo, file: File[bytes]) -> None:
     photo.sha256 = digest(file)
     photo.prepared_at = None
     photo.original.save(file.name or "", file, save=False)
-    storage, new = photo.original.storage, photo.original.name
+    new = photo.original.name
     try:
         with transaction.atomic():
             insert(photo, file.name or "")
     except BaseException:
-        if new != old:
-            storage.delete(new)
+        delete_file(photo, new)
         raise
-    if new != old:
-        storage.delete(old)
+    delete_file(photo, old)
+
+
+def delete_file(photo: Photo, name: str | None) -> None:
+    """Delete a stored file of a photograph, if there is one."""
+    if name:
+        photo.original.storage.delete(name)
 
 
 def insert(photo: Photo, name: str) -> None:

@@ -34,7 +34,7 @@ class PhotoFileField(forms.ImageField):
         if isinstance(data, UploadedFile) and (data.size or 0) > MAX_FILE_MEGABYTES * 1_000_000:
             self.refuse("bytes", name, MAX_FILE_MEGABYTES)
         try:
-            file = super().to_python(data)
+            file: Any = super().to_python(data)
         except forms.ValidationError as error:
             if getattr(error, "code", None) == "invalid_image":
                 self.refuse("invalid_image", name)
@@ -65,7 +65,7 @@ class SeveralPhotosField(PhotoFileField):
 
     def clean(self, data: Any, initial: Any = None) -> Any:
         """Validate all files and return them as a list."""
-        files: Sequence[Any] = data if isinstance(data, list | tuple) else [data]
+        files: Sequence[Any] = data or [None]  # nothing chosen: one missing file, which the field complains about
         if len(files) > MAX_FILES:
             raise forms.ValidationError(f"Please choose at most {MAX_FILES} photographs at a time.", code="many")
         cleaned, errors = [], []

@@ -99,7 +99,7 @@ def every_webhook_was_delivered() -> tuple[int, list[str]]:
 
 def every_notice_was_sent() -> tuple[int, list[str]]:
     """Each upload has a mail with its Message-ID."""
-    mailbox = Path(settings.EMAIL_FILE_PATH)
+    mailbox = Path(settings.ALBUM_MAIL_DIR)
     sent = set()
     for path in mailbox.glob("*.log") if mailbox.is_dir() else ():
         # The file backend writes each mail of a connection followed by a line of dashes.

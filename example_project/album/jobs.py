@@ -7,7 +7,9 @@ from nobroker_django.queues import get_queue
 
 
 def find_job(job_id: str) -> Job | None:
-    """The job of that id, or None if the queue does not know it (any more)."""
+    """The job of that id, or None if there is none or the queue does not know it (any more)."""
+    if not job_id:
+        return None
     try:
         return get_queue().get(job_id)
     except JobNotFoundError:

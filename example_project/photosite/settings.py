@@ -1,13 +1,18 @@
 """Settings of the photo album: a small site as it stands on a developer's machine.
 
 Everything the site writes (database, photographs, queue, mails) is below `DATA_DIR`, so that deleting one
-directory starts over. Not for the public internet: `DEBUG` is on and the secret key is in the repository.
+directory starts over; `PHOTO_ALBUM_DATA` in the environment names another one. Not for the public internet:
+`DEBUG` is on and the secret key is in the repository.
 """
 
+import os
 from pathlib import Path
+from typing import Any
+
+import django
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-DATA_DIR = BASE_DIR / "var"
+DATA_DIR = Path(os.environ.get("PHOTO_ALBUM_DATA") or BASE_DIR / "var")
 
 DEBUG = True
 SECRET_KEY = "insecure-key-of-the-example-site"
@@ -64,14 +69,20 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # All that nobroker_django needs. Without this line the queue would be in BASE_DIR/".nobroker".
-NOBROKER = {"DIR": DATA_DIR / "queue"}
+NOBROKER: dict[str, Any] = {"DIR": DATA_DIR / "queue"}
 
 MEDIA_ROOT = DATA_DIR / "media"
 MEDIA_URL = "media/"
 STATIC_URL = "static/"
 
-EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
-EMAIL_FILE_PATH = DATA_DIR / "mail"
+# Mails are written to files. Django 6.1 has a new setting for it and warns of the old ones.
+ALBUM_MAIL_DIR = DATA_DIR / "mail"
+MAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": MAIL_BACKEND, "OPTIONS": {"file_path": ALBUM_MAIL_DIR}}}
+else:
+    EMAIL_BACKEND = MAIL_BACKEND
+    EMAIL_FILE_PATH = ALBUM_MAIL_DIR
 DEFAULT_FROM_EMAIL = "Photo album <album@example.org>"
 ALBUM_OWNER_EMAIL = "owner@example.org"
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -94,18 +95,19 @@ class Processes:
         """Ask a process to stop, wait, and return its exit code (negative: the signal that ended it)."""
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                pass
-        self._end_group(process)
-        return process.wait()
+        self._kill(process)
+        return process.returncode
 
     def close(self) -> None:
         """End everything that is still there, the last started first."""
-        for process in reversed(self._started):
-            self.stop(process)
-        self._started.clear()
+        try:
+            for process in reversed(self._started.copy()):
+                self.stop(process)
+        finally:  # an impatient second Ctrl-C
+            for process in self._started.copy():
+                self._kill(process)
 
     def tail(self, name: str, lines: int = 15) -> str:
         """The end of a log."""
@@ -122,10 +124,10 @@ class Processes:
         """The command line of a management command, with the interpreter that runs the demo."""
         return [sys.executable, str(PROJECT / "manage.py"), *arguments]
 
-    @staticmethod
-    def _end_group(process: subprocess.Popen[bytes]) -> None:
-        """Kill what a process left in its own session (a supervisor that had to be killed leaves its children)."""
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill a process and what is left in its session (a supervisor that has to be killed leaves its children)."""
+        if process in self._started:
+            self._started.remove(process)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

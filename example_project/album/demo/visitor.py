@@ -16,7 +16,12 @@ class Answer(NamedTuple):
     """What the site answered (after following redirects)."""
 
     status: int
-    text: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The page as text."""
+        return self.body.decode()
 
 
 class SentFile(NamedTuple):
@@ -53,10 +58,10 @@ class Visitor:
     def _open(self, request: urllib.request.Request) -> Answer:
         try:
             with self._opener.open(request, timeout=TIMEOUT) as response:
-                return Answer(response.status, response.read().decode())
+                return Answer(response.status, response.read())
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, error.read().decode())
+                return Answer(error.code, error.read())
 
 
 def encode_form(boundary: str, fields: Mapping[str, str], field: str, files: Sequence[SentFile]) -> bytes:

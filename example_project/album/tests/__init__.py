@@ -1,0 +1,1 @@
+"""Tests of the site: `python example_project/manage.py test`."""
