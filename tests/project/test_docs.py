@@ -8,6 +8,7 @@ import json
 import pkgutil
 import re
 import struct
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
 import nobroker_django
-from nobroker_django import NobrokerError, conf
+from nobroker_django import NobrokerError, Queue, conf
 from nobroker_django.engine import framing, records
 
 ROOT = Path(__file__).parents[2]
@@ -195,8 +196,6 @@ def test_the_table_below_the_example_quotes_its_bytes():
 @pytest.mark.contract("LOG-02")
 def test_a_log_of_the_engine_is_readable_by_the_documented_grammar_alone(queue_dir):
     """The decoder is written from the page: struct, zlib, json."""
-    from nobroker_django import Queue
-
     with Queue(queue_dir, "emails") as queue:
         queue.enqueue_many([{"to": "ann"}, {"to": "bob"}])
         queue.ack(queue.lease_one())
@@ -262,3 +261,39 @@ def test_links_lead_somewhere(path):
 def test_every_page_is_reached_from_the_index():
     linked = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", page("index.md"))}
     assert {path for path in DOCS.rglob("*.md") if path.resolve() not in linked} == {DOCS / "index.md"}
+
+
+# --- the backup
+
+
+def test_the_backup_script_of_the_page_gives_a_queue_that_opens(queue_dir, tmp_path):
+    (script,) = re.findall(r"```sh\n(.*?)```", page("how-to/backup.md"), re.DOTALL)
+    program, target = tmp_path / "backup-queue", tmp_path / "restored"
+    program.write_text(script)
+    target.mkdir()
+    with Queue(queue_dir, "emails") as queue:
+        queue.enqueue_many(range(10))
+        queue.ack_many(queue.lease(3))
+        queue.compact()
+        queue.nack(queue.lease(1)[0], delay=60)
+        subprocess.run(["sh", str(program), str(queue_dir), "emails", str(target)], check=True, timeout=30)
+        expected = queue.stats()
+    assert sorted(path.name for path in target.iterdir()) == ["emails.000002.log", "emails.current"]
+    with Queue(target, "emails") as restored:
+        found = restored.stats()
+    assert (found.ready, found.delayed, found.enqueued_total) == (expected.ready, expected.delayed, 10)
+
+
+def test_a_copy_that_ends_in_the_middle_of_a_write_opens_with_everything_before_it(queue_dir, tmp_path):
+    target = tmp_path / "restored"
+    target.mkdir()
+    with Queue(queue_dir, "emails") as queue:
+        queue.enqueue_many(range(10))
+        whole = len((queue_dir / "emails.000001.log").read_bytes())
+        queue.enqueue_many(range(10))
+        data = (queue_dir / "emails.000001.log").read_bytes()
+    (target / "emails.current").write_bytes((queue_dir / "emails.current").read_bytes())
+    (target / "emails.000001.log").write_bytes(data[: (whole + len(data)) // 2])
+    with Queue(target, "emails") as restored:
+        assert restored.recovery.repaired
+        assert restored.stats().ready == 10
