@@ -40,7 +40,9 @@ class BackoffPolicy:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InvalidOptionError(f"backoff.{field.name}", f"a finite number is needed, not {value!r}")
             if value < least[field.name]:
-                raise InvalidOptionError(f"backoff.{field.name}", f"must be at least {least[field.name]:g}, not {value!r}")
+                raise InvalidOptionError(
+                    f"backoff.{field.name}", f"must be at least {least[field.name]:g}, not {value!r}"
+                )
         if self.jitter > 1:
             raise InvalidOptionError("backoff.jitter", f"must be at most 1, not {self.jitter!r}")
 

@@ -144,9 +144,8 @@ def remove_retired(files: Files, layout: Layout, live: int, retired: int) -> Non
 def _write(decision: Decision, files: Files, path: Path, generation: int, mode: int) -> tuple[int, int]:
     """Write the new log and sync it; how many jobs it holds, and its size in bytes."""
     unit, old = decision.unit, decision.held.log
-    rows = lambda: _rows_to_keep(decision)  # noqa: E731
     copies = kept = 0
-    for row in rows():
+    for row in _rows_to_keep(decision):
         kept += 1
         copies += 1 + (row.state == DONE) + min(row.failures, 20)
     snapshot = Snapshot(
@@ -165,7 +164,7 @@ def _write(decision: Decision, files: Files, path: Path, generation: int, mode: 
         head = beginning(generation, snapshot)
         write_all(files, fd, head)
         size, batch, batch_bytes = len(head), list[tuple[int, bytes]](), 0
-        for row in rows():
+        for row in _rows_to_keep(decision):
             for record in _copies(decision, row):
                 body = encode_body(record)
                 batch.append((int(record.TYPE), body))

@@ -80,7 +80,9 @@ class Words:
     def belong_to(self, log_id: int, generation: int) -> bool:
         """Whether these words speak of the log with this id and generation."""
         return (
-            self.log_id == log_id and generation_of(self.end) == generation and generation_of(self.synced) == generation
+            self.log_id == log_id
+            and generation_of(self.end) == generation
+            and generation_of(self.synced) == generation
         )
 
 

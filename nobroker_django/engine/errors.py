@@ -146,7 +146,9 @@ class StorageError(NobrokerError):
 
     next_step: ClassVar[str] = ""
 
-    def __init__(self, operation: str, path: str | os.PathLike[str], error: Any, *, stored: bool | None = False) -> None:
+    def __init__(
+        self, operation: str, path: str | os.PathLike[str], error: Any, *, stored: bool | None = False
+    ) -> None:
         outcome = {False: "Nothing of this call was stored", True: "The data of this call are stored"}
         super().__init__(
             f"could not {operation} {os.fspath(path)}: {error}. "
@@ -164,7 +166,9 @@ class OutcomeUnknownError(StorageError):
     Look the job up by its id (``job_id``) before enqueueing it again, or enqueue it again under the same id.
     """
 
-    def __init__(self, operation: str, path: str | os.PathLike[str], error: Any, *, job_ids: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, operation: str, path: str | os.PathLike[str], error: Any, *, job_ids: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(operation, path, error, stored=None)
         self.job_ids = job_ids
 

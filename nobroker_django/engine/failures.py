@@ -32,7 +32,9 @@ def describe(error: str | BaseException | None) -> FailureText:
     if not isinstance(error, BaseException):
         return FailureText(_recordable(str.__str__(error) if isinstance(error, str) else _safely(error)))
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
     return FailureText(_recordable(_safely(error)), _recordable(name, 500), _traceback(error))
 
 

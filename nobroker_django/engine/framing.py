@@ -103,7 +103,9 @@ def parse_frame(buffer: bytes, at: int, offset: int, *, last: bool) -> Frame | N
     stop = start + length
     if stop > len(buffer):
         if last:
-            raise FrameDamage(offset, f"the file ends after {left - FRAME_BYTES} of {length} body bytes", cut_short=True)
+            raise FrameDamage(
+                offset, f"the file ends after {left - FRAME_BYTES} of {length} body bytes", cut_short=True
+            )
         return None
     body = buffer[start:stop]
     if zlib.crc32(body, zlib.crc32(buffer[at : at + 5])) != crc:

@@ -95,7 +95,9 @@ def check_name_is_distinct(files: Files, layout: Layout) -> None:
     for entry in files.listdir(layout.directory):
         match = _FILE.fullmatch(entry)
         if match and match["name"] != layout.name and match["name"].lower() == layout.name.lower():
-            raise InvalidOptionError("name", f"{layout.name!r} differs only by case from the existing queue {match['name']!r}")
+            raise InvalidOptionError(
+                "name", f"{layout.name!r} differs only by case from the existing queue {match['name']!r}"
+            )
 
 
 def read_pointer(files: Files, layout: Layout) -> int | None:

@@ -76,7 +76,9 @@ class Projection:
         self.identity: tuple[int, int] | None = None
 
     @classmethod
-    def create(cls, files: Files, layout: Layout, log: Log, *, after: int, dir_mode: int, file_mode: int) -> Projection:
+    def create(
+        cls, files: Files, layout: Layout, log: Log, *, after: int, dir_mode: int, file_mode: int
+    ) -> Projection:
         """A new, empty file for ``log``, with a build number above ``after``."""
         files.make_directory(layout.run, dir_mode)
         build = max(time.time_ns() // 1000, after + 1)
@@ -353,7 +355,9 @@ class Unit:
 
     def expired(self, now: float, limit: int) -> list[Row]:
         """Jobs whose lease has run out at ``now``."""
-        return self._select(f"WHERE state = {LEASED} AND lease_deadline <= ? ORDER BY lease_deadline LIMIT ?", now, limit)
+        return self._select(
+            f"WHERE state = {LEASED} AND lease_deadline <= ? ORDER BY lease_deadline LIMIT ?", now, limit
+        )
 
     def dead(self, limit: int) -> list[Row]:
         """Dead letters in insertion order."""
@@ -442,5 +446,3 @@ def _signed(number: int) -> int:
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-

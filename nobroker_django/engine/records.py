@@ -21,7 +21,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from .errors import SerializationError
 from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frame
 
-
 NULL = Raw(b"null")  # left out on disk, like every default
 
 
@@ -256,7 +255,9 @@ def encode_body(record: Record) -> bytes:
     """
     body = _encoder.encode(record)
     if len(body) > MAX_BODY_BYTES:
-        raise SerializationError(f"the record takes {len(body)} bytes, the limit is {MAX_BODY_BYTES}. Nothing was stored.")
+        raise SerializationError(
+            f"the record takes {len(body)} bytes, the limit is {MAX_BODY_BYTES}. Nothing was stored."
+        )
     return body
 
 
@@ -343,5 +344,3 @@ def _unknown(kind: int) -> str:
         return f"record type {kind} ({RecordType(kind).name}) is not built in this release; a newer one wrote it"
     except ValueError:
         return f"record type {kind} is unknown"
-
-

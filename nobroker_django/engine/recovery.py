@@ -103,7 +103,9 @@ def _walk(log: Log, start: int, size: int, certified: int) -> Tail:
         for frame in log.frames(start, size):
             begins = batch_fields(frame.type, frame.body, frame.offset)
             if (begins is None) != (left > 0):
-                raise FrameDamage(frame.offset, "a batch begins inside another" if begins else "a record outside any batch")
+                raise FrameDamage(
+                    frame.offset, "a batch begins inside another" if begins else "a record outside any batch"
+                )
             if begins is not None:
                 left = begins[0]
                 certified = max(certified, frame.offset - begins[1])

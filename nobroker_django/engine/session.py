@@ -25,7 +25,14 @@ from dataclasses import dataclass
 
 from .clock import Clock, Deadline, sleep
 from .control import COMPACTION_BYTE, FOLD_BYTE, SESSION_BYTE, Control, Words, offset_of
-from .errors import CorruptLogError, LockTimeoutError, OutcomeUnknownError, PointerError, QueueClosedError, StorageError
+from .errors import (
+    CorruptLogError,
+    LockTimeoutError,
+    OutcomeUnknownError,
+    PointerError,
+    QueueClosedError,
+    StorageError,
+)
 from .files import Files, write_all
 from .generations import Layout, check_name_is_distinct, list_generations, parse_pointer, read_pointer, write_pointer
 from .locks import Descriptor, fork_guard
@@ -274,7 +281,9 @@ class Session:
         if words.belong_to(log.log_id, log.generation):
             if size < offset_of(words.synced):
                 raise CorruptLogError(
-                    log.path, size, f"the file has {size} bytes, but {offset_of(words.synced)} were known to be durable"
+                    log.path,
+                    size,
+                    f"the file has {size} bytes, but {offset_of(words.synced)} were known to be durable",
                 )
             doubtful = words.poisoned or (after_failed_sync and words.syncing)
             if not doubtful and size == offset_of(words.end):
@@ -614,7 +623,11 @@ class Session:
 
     def after_fork_in_child(self) -> None:
         _leaked.append(self._projection)
-        for descriptor in (self._log and self._log.descriptor, self._pointer, self._lock_file and self._lock_file.descriptor):
+        for descriptor in (
+            self._log and self._log.descriptor,
+            self._pointer,
+            self._lock_file and self._lock_file.descriptor,
+        ):
             if descriptor:
                 descriptor.abandon()
         self._mutex = threading.RLock()

@@ -109,7 +109,9 @@ class Heartbeat:
                 entry.job.lease_deadline = entry.queue.extend(entry.job, more).lease_deadline
         except NotLeasedError:
             entry.lost = True
-            logger.warning("job %s: the lease was lost while the job was running; its outcome will not count", entry.job.id)
+            logger.warning(
+                "job %s: the lease was lost while the job was running; its outcome will not count", entry.job.id
+            )
         except NobrokerError as error:
             logger.warning("job %s: the lease could not be extended: %s", entry.job.id, error)
 
@@ -252,7 +254,9 @@ class Worker:
                 self.queue.ack(job)
                 counted = "succeeded"
             else:
-                logger.warning("job %s: attempt %d of %d failed", job.id, job.attempts, job.max_attempts, exc_info=error)
+                logger.warning(
+                    "job %s: attempt %d of %d failed", job.id, job.attempts, job.max_attempts, exc_info=error
+                )
                 counted = "dead" if self.queue.nack(job, error=error).state is JobState.DEAD else "failed"
         except NotLeasedError as lost:
             logger.warning("job %s finished too late: %s", job.id, lost)

@@ -1,0 +1,237 @@
+"""Adding work: one job, many at once, and jobs under an id of the caller's.
+
+A job without an id of the caller's needs no look at the queue: its cost does not grow with what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from . import options
+from .core import Core
+from .deciding import Decision
+from .durability import Promise
+from .errors import InvalidOptionError, JobConflictError, SerializationError
+from .framing import encode_frame
+from .job import Job, new_job_id
+from .payload import decode_payload, encode_payload, payload_digest
+from .records import NULL, Enqueue, encode_batch, encode_body, with_batch_fields
+from .snapshots import enqueue_record, job_of
+from .transitions import DONE, Row
+
+_MAX_META_BYTES = 8 * 1024
+
+
+class Adding(Core):
+    """The verbs ``enqueue`` and ``enqueue_many``."""
+
+    def enqueue(
+        self,
+        payload: Any,
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        max_attempts: int | None = None,
+        job_id: str | None = None,
+        meta: dict[str, Any] | None = None,
+        visibility_timeout: float | None = None,
+    ) -> Job:
+        """Add one job; it is on the disk when this returns.
+
+        Args:
+            payload: any JSON value (tuples come back as lists).
+            priority: a 32-bit integer, higher first.
+            delay: seconds before the job becomes eligible.
+            max_attempts: deliveries before it becomes a dead letter, instead of the queue's.
+            job_id: makes the call idempotent: when a job with this id is known, that job is returned, with ``created``
+                False, and nothing is added.
+            meta: a small JSON object kept beside the payload.
+            visibility_timeout: seconds that a lease of this job lasts, instead of the queue's.
+
+        Raises:
+            SerializationError, InvalidOptionError: nothing was stored.
+            JobConflictError: the id is known with another payload; nothing was stored.
+            StorageError, LockTimeoutError: see their ``stored``.
+            OutcomeUnknownError: written, but not known to survive.
+        """
+        return self._enqueue(
+            [payload], [job_id], priority=priority, delay=delay, max_attempts=max_attempts, metas=[meta],
+            visibility_timeout=visibility_timeout,
+        )[0]  # fmt: skip
+
+    def enqueue_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        priority: int | Sequence[int] = 0,
+        delay: float | Sequence[float] = 0.0,
+        max_attempts: int | Sequence[int | None] | None = None,
+        job_ids: Sequence[str | None] | None = None,
+        metas: Sequence[dict[str, Any] | None] | None = None,
+        visibility_timeout: float | Sequence[float | None] | None = None,
+    ) -> list[Job]:
+        """Add many jobs with one write and one sync: after a crash all of them are there, or none.
+
+        Options may be one value for all, or a sequence with one for each payload. A conflict of one id refuses the
+        whole call. Raises what ``enqueue`` raises; ``SerializationError`` also when all together take over 256 MiB.
+        """
+        values = list(payloads)
+        ids = list(job_ids) if job_ids is not None else [None] * len(values)
+        some = list(metas) if metas is not None else [None] * len(values)
+        for option, given in (("job_ids", ids), ("metas", some)):
+            if len(given) != len(values):
+                raise InvalidOptionError(
+                    option, f"has {len(given)} entries for {len(values)} payloads; nothing was stored"
+                )
+        if not values:
+            return []
+        return self._enqueue(
+            values, ids, priority=priority, delay=delay, max_attempts=max_attempts, metas=some,
+            visibility_timeout=visibility_timeout, many=True,
+        )  # fmt: skip
+
+    def _enqueue(
+        self,
+        payloads: list[Any],
+        ids: Sequence[str | None],
+        *,
+        priority: Any,
+        delay: Any,
+        max_attempts: Any,
+        metas: Sequence[dict[str, Any] | None],
+        visibility_timeout: Any,
+        many: bool = False,
+    ) -> list[Job]:
+        now = self._clock()
+        count = len(payloads)
+        priorities = [options.priority(value) for value in _each("priority", priority, count)]
+        delays = [options.seconds("delay", value) for value in _each("delay", delay, count)]
+        limits = [
+            self.max_attempts if value is None else options.integer("max_attempts", value, least=1)
+            for value in _each("max_attempts", max_attempts, count)
+        ]
+        leases = [
+            None if value is None else options.seconds("visibility_timeout", value, zero=False)
+            for value in _each("visibility_timeout", visibility_timeout, count)
+        ]
+        records = [
+            Enqueue(
+                id=new_job_id() if job_id is None else options.job_id(job_id),
+                payload=Raw(encode_payload(payload, what=f"payloads[{index}]" if many else "payload")),
+                enqueued_at=now,
+                max_attempts=limits[index],
+                priority=priorities[index],
+                available_at=options.moment("delay", now, delays[index]) if delays[index] else None,
+                visibility_timeout=leases[index],
+                meta=NULL if metas[index] is None else Raw(_encode_meta(metas[index])),
+            )
+            for index, (payload, job_id) in enumerate(zip(payloads, ids, strict=True))
+        ]
+        if all(job_id is None for job_id in ids):
+            return self._append_jobs(records, payloads, metas)
+        return self._enqueue_known(records, [job_id is not None for job_id in ids])
+
+    def _append_jobs(
+        self, records: list[Enqueue], payloads: list[Any], metas: Sequence[dict[str, Any] | None]
+    ) -> list[Job]:
+        """Append jobs whose ids nobody else can have: no look at the queue is needed."""
+        bodies = [(int(record.TYPE), encode_body(record)) for record in records]
+        job_ids = tuple(record.id for record in records)
+        alone = len(bodies) == 1
+        if not alone:
+            encode_batch(bodies, 0)  # refuses what is too large, before the lock is taken
+        with self._session.locked() as held:
+            if alone:
+                kind, body = bodies[0]
+                data = encode_frame(kind, with_batch_fields(body, 1, held.unsynced))
+                last, starts = 0, [0]
+            else:
+                data, last, starts = encode_batch(bodies, held.unsynced)
+            start = held.append(data, last)
+            base = held.log.base
+            promise = Promise.of(held, start + last, data[last:], job_ids)
+        self._keep(promise)
+        return [
+            _new_job(record, base + start + at, payload=decode_payload(record.payload), meta=meta)
+            for record, at, meta in zip(records, starts, metas, strict=True)
+        ]
+
+    def _enqueue_known(self, records: list[Enqueue], given: list[bool]) -> list[Job]:
+        """Append the jobs whose ids are not known yet; the others are returned as they are."""
+
+        def act(decision: Decision) -> tuple[list[Job], Promise]:
+            unit = decision.unit
+            new: dict[str, Enqueue] = {}
+            found: dict[str, Row] = {}
+            for record, check in zip(records, given, strict=True):
+                if record.id in new:
+                    self._check_same(record, new[record.id])
+                    continue
+                row = unit.find(record.id) if check else None
+                if row is None or (row.state == DONE and (row.keep_until or 0.0) <= decision.now):
+                    new[record.id] = record
+                else:
+                    self._check_same(record, enqueue_record(decision.held.log, row))
+                    found[record.id] = row
+            base = unit.base
+            starts = decision.write(list(new.values())) if new else []
+            seqs = dict(zip(new, (base + start for start in starts), strict=True))
+            jobs, seen = [], set[str]()
+            for record in records:
+                if record.id in found:
+                    row = found[record.id]
+                    jobs.append(job_of(row, decision.held.log, unit.failures_of(row)))
+                else:
+                    job = _new_job(
+                        record,
+                        seqs[record.id],
+                        payload=decode_payload(record.payload),
+                        meta=decode_payload(record.meta),
+                    )
+                    job.created = record.id not in seen
+                    seen.add(record.id)
+                    jobs.append(job)
+            return jobs, decision.promise(tuple(new))
+
+        jobs, promise = self._decide(act)
+        self._keep(promise)
+        return jobs
+
+    def _check_same(self, record: Enqueue, other: Enqueue) -> None:
+        """Refuse another payload under a known id."""
+        if bytes(record.payload) != bytes(other.payload) and payload_digest(record.payload) != payload_digest(
+            other.payload
+        ):
+            raise JobConflictError(record.id, self.name)
+
+
+def _each(name: str, value: Any, count: int) -> list[Any]:
+    """One value for all, or a sequence with one for each."""
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise InvalidOptionError(name, f"has {len(value)} entries for {count} payloads; nothing was stored")
+    return list(value)
+
+
+def _encode_meta(meta: Any) -> bytes:
+    if type(meta) is not dict:
+        raise SerializationError(f"must be a dict, not {type(meta).__name__}. Nothing was stored.", path="meta")
+    return encode_payload(meta, what="meta", limit=_MAX_META_BYTES)
+
+
+def _new_job(record: Enqueue, seq: int, *, payload: Any, meta: Any) -> Job:
+    return Job(
+        id=record.id,
+        payload=payload,
+        priority=record.priority,
+        max_attempts=record.max_attempts,
+        available_at=record.enqueued_at if record.available_at is None else record.available_at,
+        enqueued_at=record.enqueued_at,
+        seq=seq,
+        meta=meta,
+        visibility_timeout=record.visibility_timeout,
+    )

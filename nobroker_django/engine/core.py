@@ -1,0 +1,99 @@
+"""What all verbs of a queue share: its options, its session, deciding and keeping promises."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from . import options
+from .backoff import BackoffPolicy
+from .clock import Clock, system_clock
+from .deciding import Decision, decide
+from .durability import Promise
+from .files import Files
+from .generations import Layout
+from .recovery import RecoveryReport
+from .session import Session
+
+T = TypeVar("T")
+
+
+class Core:
+    """The queue ``NAME`` of one directory, open; its verbs are in ``adding``, ``leasing``, ``looking`` and ``queue``."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str = "default",
+        *,
+        fsync: bool = True,
+        visibility_timeout: float = 30.0,
+        max_attempts: int = 5,
+        backoff: BackoffPolicy | None = None,
+        lock_timeout: float = 10.0,
+        retention: float = 0.0,
+        file_mode: int = 0o600,
+        dir_mode: int = 0o700,
+        clock: Clock = system_clock,
+        files: Files | None = None,
+    ) -> None:
+        self.name = name
+        self.fsync = bool(fsync)
+        self.visibility_timeout = options.seconds("visibility_timeout", visibility_timeout, zero=False)
+        self.max_attempts = options.integer("max_attempts", max_attempts, least=1)
+        self.backoff = backoff if backoff is not None else BackoffPolicy()
+        self.retention = options.seconds("retention", retention)
+        self._clock = clock
+        self._layout = Layout.of(path, name)
+        self._files = files or Files()
+        self._session = Session(
+            self._layout,
+            self._files,
+            clock,
+            lock_timeout=options.seconds("lock_timeout", lock_timeout, zero=False),
+            file_mode=file_mode,
+            dir_mode=dir_mode,
+        )
+        try:
+            with self._session.locked():
+                pass
+        except BaseException:
+            self._session.abandon()
+            raise
+
+    # -- properties
+
+    @property
+    def dir(self) -> Path:
+        """The queue's directory, absolute."""
+        return self._layout.directory
+
+    @property
+    def path(self) -> Path:
+        """The live log file."""
+        with self._session.locked() as held:
+            return held.log.path
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening found at the end of the log; ``repaired`` tells whether a torn tail was cut."""
+        return self._session.recovery
+
+    def now(self) -> float:
+        """The queue's clock: Unix seconds."""
+        return self._clock()
+
+    # -- for the verbs
+
+    def _decide(self, act: Callable[[Decision], T], *, promote: bool = False) -> T:
+        """``act`` under the log's lock with everything folded in; see ``deciding``."""
+        return decide(self._session, act, promote=promote)
+
+    def _keep(self, promise: Promise) -> None:
+        """Wait until the promise is durable, unless the queue is not durable at all."""
+        if self.fsync:
+            promise.keep()
+        else:
+            promise.drop()

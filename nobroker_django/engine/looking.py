@@ -1,0 +1,103 @@
+"""Looking: one job, lists of jobs, counts. Nothing of it changes the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import options
+from .core import Core
+from .deciding import Decision
+from .errors import InvalidOptionError, JobNotFoundError
+from .job import Job, JobState, QueueStats
+from .log import Log
+from .snapshots import ROW_STATES, job_of
+from .transitions import Row
+
+_PAGE_ROWS = 1000
+
+
+class Looking(Core):
+    """The verbs ``get``, ``stats``, ``list_jobs``, ``dlq`` and ``len``."""
+
+    def get(self, job_id: str) -> Job:
+        """One job, with its error history.
+
+        Raises:
+            JobNotFoundError: no job of that id is known.
+        """
+
+        def act(decision: Decision) -> Job:
+            row = decision.unit.find(options.job_id(job_id))
+            if row is None:
+                raise JobNotFoundError(job_id, self.name)
+            return job_of(row, decision.held.log, decision.unit.failures_of(row))
+
+        return self._decide(act)
+
+    def stats(self) -> QueueStats:
+        """The jobs by state, now."""
+
+        def act(decision: Decision) -> QueueStats:
+            unit = decision.unit
+            waiting, due, leased, done, dead = unit.counts
+            oldest = unit.oldest_due()
+            return QueueStats(
+                ready=due,
+                delayed=waiting,
+                leased=leased,
+                done=done,
+                dead=dead,
+                total=sum(unit.counts),
+                enqueued_total=unit.enqueued_total,
+                oldest_ready_age=None if oldest is None else max(0.0, decision.now - oldest),
+            )
+
+        return self._decide(act, promote=True)
+
+    def list_jobs(self, state: JobState | str | None = None, *, limit: int | None = None) -> list[Job]:
+        """Jobs in insertion order, of one state or of all, ``limit`` at the most.
+
+        Raises:
+            InvalidOptionError: no such state, or a negative limit.
+        """
+        try:
+            states = JobState if state is None else [JobState(state)]
+        except ValueError:
+            names = ", ".join(known.value for known in JobState)
+            raise InvalidOptionError("state", f"{state!r} is none of {names}") from None
+        if limit is not None:
+            options.integer("limit", limit, least=0)
+        wanted = [number for known in states for number in ROW_STATES[known]]
+        jobs: list[Job] = []
+        after = -1
+        while limit is None or len(jobs) < limit:
+            count = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit - len(jobs))
+
+            def act(
+                decision: Decision, after: int = after, count: int = count
+            ) -> tuple[Log, list[tuple[Row, Sequence[int]]]]:
+                unit = decision.unit
+                rows = unit.listed(wanted, after, count)
+                return decision.held.log.retain(), [
+                    (row, unit.failures_of(row) if row.failures else ()) for row in rows
+                ]
+
+            log, page = self._decide(act)
+            try:
+                jobs.extend(job_of(row, log, failures) for row, failures in page)
+            finally:
+                log.release()
+            if len(page) < count:
+                break
+            after = page[-1][0].seq
+        return jobs
+
+    def dlq(self, *, limit: int | None = None) -> list[Job]:
+        """The dead letters in insertion order."""
+        return self.list_jobs(JobState.DEAD, limit=limit)
+
+    def __len__(self) -> int:
+        return self.stats().total
+
+    def __bool__(self) -> bool:
+        return True
