@@ -46,6 +46,7 @@ class Story:
         self.directory = processes.directory
         self.photos = 0
         self.uploads = 0
+        self.killed_at = 0.0
         self.queue: Queue
 
     def run(self) -> None:
@@ -120,6 +121,7 @@ class Story:
                 if marker.parent_pid == self.worker.pid and self.stopped_at_work(marker):
                     job = self.job_of(marker.photo_id)
                     os.kill(marker.pid, signal.SIGKILL)
+                    self.killed_at = time.time()
                     self.progress.say(
                         f"Killed worker process {marker.pid} with SIGKILL in the middle of job {job.id} "
                         f"(attempt {job.attempts})"
@@ -150,6 +152,11 @@ class Story:
         """The killed worker's job was delivered again when its lease had ended."""
         job = self.queue.get(killed.id)
         reason = job.errors[0].message if job.errors else "no error recorded"
+        if job.finished_at is not None:
+            self.progress.say(
+                f"Job {job.id} came back and was done at attempt {job.attempts}, "
+                f"{job.finished_at - self.killed_at:.1f} s after the kill"
+            )
         self.checklist.add(
             "its job came back and was done",
             job.state is JobState.DONE and job.attempts > killed.attempts and job.errors,

@@ -92,6 +92,14 @@ class IntegrityTests(AlbumTestCase):
         Upload.objects.create(email="forgotten@example.org")
         self.one_complaint("no mail")
 
+    def test_several_mails_in_one_file(self) -> None:
+        files = sorted((self.directory / "mail").iterdir())
+        together = b"".join(path.read_bytes() for path in files)
+        for path in files:
+            path.unlink()
+        (self.directory / "mail" / "together.log").write_bytes(together)
+        self.assertEqual(self.complaints(), [])
+
     def test_the_lines_for_people(self) -> None:
         self.thumb.unlink()
         output = StringIO()
