@@ -15,10 +15,10 @@ from .core import Core
 from .deciding import Decision
 from .durability import Promise
 from .errors import InvalidOptionError, JobConflictError, SerializationError
-from .framing import encode_frame
+from .framing import FRAME_BYTES
 from .job import Job, new_job_id
 from .payload import decode_payload, encode_payload, payload_digest
-from .records import NULL, Enqueue, encode_batch, encode_body, with_batch_fields
+from .records import NULL, Enqueue, check_batch_size, encode_batch, encode_body
 from .snapshots import enqueue_record, job_of
 from .transitions import DONE, Row
 
@@ -57,10 +57,14 @@ class Adding(Core):
             StorageError, LockTimeoutError: see their ``stored``.
             OutcomeUnknownError: written, but not known to survive.
         """
-        return self._enqueue(
-            [payload], [job_id], priority=priority, delay=delay, max_attempts=max_attempts, metas=[meta],
+        now = self._clock()
+        record = self._record(
+            "payload", payload, job_id, now, priority=priority, delay=delay, max_attempts=max_attempts, meta=meta,
             visibility_timeout=visibility_timeout,
-        )[0]  # fmt: skip
+        )  # fmt: skip
+        if job_id is None:
+            return self._append_jobs([record])[0]
+        return self._enqueue_known([record], [True])[0]
 
     def enqueue_many(
         self,
@@ -88,76 +92,65 @@ class Adding(Core):
                 )
         if not values:
             return []
-        return self._enqueue(
-            values, ids, priority=priority, delay=delay, max_attempts=max_attempts, metas=some,
-            visibility_timeout=visibility_timeout, many=True,
-        )  # fmt: skip
+        now = self._clock()
+        priorities = _each("priority", priority, len(values))
+        delays = _each("delay", delay, len(values))
+        limits = _each("max_attempts", max_attempts, len(values))
+        leases = _each("visibility_timeout", visibility_timeout, len(values))
+        records = [
+            self._record(
+                f"payloads[{index}]", payload, ids[index], now, priority=priorities[index], delay=delays[index],
+                max_attempts=limits[index], meta=some[index], visibility_timeout=leases[index],
+            )
+            for index, payload in enumerate(values)
+        ]  # fmt: skip
+        if all(job_id is None for job_id in ids):
+            return self._append_jobs(records)
+        return self._enqueue_known(records, [job_id is not None for job_id in ids])
 
-    def _enqueue(
+    def _record(
         self,
-        payloads: list[Any],
-        ids: Sequence[str | None],
+        what: str,
+        payload: Any,
+        job_id: str | None,
+        now: float,
         *,
         priority: Any,
         delay: Any,
         max_attempts: Any,
-        metas: Sequence[dict[str, Any] | None],
+        meta: Any,
         visibility_timeout: Any,
-        many: bool = False,
-    ) -> list[Job]:
-        now = self._clock()
-        count = len(payloads)
-        priorities = [options.priority(value) for value in _each("priority", priority, count)]
-        delays = [options.seconds("delay", value) for value in _each("delay", delay, count)]
-        limits = [
-            self.max_attempts if value is None else options.integer("max_attempts", value, least=1)
-            for value in _each("max_attempts", max_attempts, count)
-        ]
-        leases = [
-            None if value is None else options.seconds("visibility_timeout", value, zero=False)
-            for value in _each("visibility_timeout", visibility_timeout, count)
-        ]
-        records = [
-            Enqueue(
-                id=new_job_id() if job_id is None else options.job_id(job_id),
-                payload=Raw(encode_payload(payload, what=f"payloads[{index}]" if many else "payload")),
-                enqueued_at=now,
-                max_attempts=limits[index],
-                priority=priorities[index],
-                available_at=options.moment("delay", now, delays[index]) if delays[index] else None,
-                visibility_timeout=leases[index],
-                meta=NULL if metas[index] is None else Raw(_encode_meta(metas[index])),
-            )
-            for index, (payload, job_id) in enumerate(zip(payloads, ids, strict=True))
-        ]
-        if all(job_id is None for job_id in ids):
-            return self._append_jobs(records, payloads, metas)
-        return self._enqueue_known(records, [job_id is not None for job_id in ids])
+    ) -> Enqueue:
+        """The checked record of one new job."""
+        later = options.seconds("delay", delay)
+        return Enqueue(
+            id=new_job_id() if job_id is None else options.job_id(job_id),
+            payload=Raw(encode_payload(payload, what=what)),
+            enqueued_at=now,
+            max_attempts=(
+                self.max_attempts if max_attempts is None else options.integer("max_attempts", max_attempts, least=1)
+            ),
+            priority=options.priority(priority),
+            available_at=options.moment("delay", now, later) if later else None,
+            visibility_timeout=(
+                None
+                if visibility_timeout is None
+                else options.seconds("visibility_timeout", visibility_timeout, zero=False)
+            ),
+            meta=NULL if meta is None else Raw(_encode_meta(meta)),
+        )
 
-    def _append_jobs(
-        self, records: list[Enqueue], payloads: list[Any], metas: Sequence[dict[str, Any] | None]
-    ) -> list[Job]:
+    def _append_jobs(self, records: list[Enqueue]) -> list[Job]:
         """Append jobs whose ids nobody else can have: no look at the queue is needed."""
-        bodies = [(int(record.TYPE), encode_body(record)) for record in records]
-        job_ids = tuple(record.id for record in records)
-        alone = len(bodies) == 1
-        if not alone:
-            encode_batch(bodies, 0)  # refuses what is too large, before the lock is taken
+        bodies = [(int(Enqueue.TYPE), encode_body(record)) for record in records]
+        check_batch_size(sum(len(body) + FRAME_BYTES for _, body in bodies))
         with self._session.locked() as held:
-            if alone:
-                kind, body = bodies[0]
-                data = encode_frame(kind, with_batch_fields(body, 1, held.unsynced))
-                last, starts = 0, [0]
-            else:
-                data, last, starts = encode_batch(bodies, held.unsynced)
+            data, last, starts = encode_batch(bodies, held.unsynced)
             start = held.append(data, last)
             base = held.log.base
-            promise = Promise.of(held, start + last, data[last:], job_ids)
+            promise = Promise.of(held, start + last, data[last:], tuple(record.id for record in records))
         self._keep(promise)
-        return [
-            _new_job(record, base + start + at, payload=decode_payload(record.payload), meta=meta)
-            for record, at, meta in zip(records, starts, metas, strict=True)
-        ]
+        return [_new_job(record, base + start + at) for record, at in zip(records, starts, strict=True)]
 
     def _enqueue_known(self, records: list[Enqueue], given: list[bool]) -> list[Job]:
         """Append the jobs whose ids are not known yet; the others are returned as they are."""
@@ -185,12 +178,7 @@ class Adding(Core):
                     row = found[record.id]
                     jobs.append(job_of(row, decision.held.log, unit.failures_of(row)))
                 else:
-                    job = _new_job(
-                        record,
-                        seqs[record.id],
-                        payload=decode_payload(record.payload),
-                        meta=decode_payload(record.meta),
-                    )
+                    job = _new_job(record, seqs[record.id])
                     job.created = record.id not in seen
                     seen.add(record.id)
                     jobs.append(job)
@@ -223,15 +211,15 @@ def _encode_meta(meta: Any) -> bytes:
     return encode_payload(meta, what="meta", limit=_MAX_META_BYTES)
 
 
-def _new_job(record: Enqueue, seq: int, *, payload: Any, meta: Any) -> Job:
+def _new_job(record: Enqueue, seq: int) -> Job:
     return Job(
         id=record.id,
-        payload=payload,
+        payload=decode_payload(record.payload),
         priority=record.priority,
         max_attempts=record.max_attempts,
         available_at=record.enqueued_at if record.available_at is None else record.available_at,
         enqueued_at=record.enqueued_at,
         seq=seq,
-        meta=meta,
+        meta=None if record.meta is NULL else decode_payload(record.meta),
         visibility_timeout=record.visibility_timeout,
     )

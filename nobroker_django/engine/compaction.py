@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec import UNSET
 
+from .clock import Deadline
 from .control import MAX_GENERATION
 from .deciding import Decision
 from .errors import CompactionError
@@ -58,14 +59,15 @@ class CompactionResult:
         )
 
 
-def compact(decision: Decision, layout: Layout, files: Files, *, file_mode: int) -> CompactionResult:
+def compact(decision: Decision) -> CompactionResult:
     """Make the next generation of the log live. The caller holds the log's lock.
 
     Raises:
         CompactionError: the new generation could not be written; the live log is untouched.
         CorruptLogError: a record that had to be copied is damaged; the live log is untouched.
     """
-    old = decision.held.log
+    session, old = decision.held.session, decision.held.log
+    layout, files, file_mode = session.layout, session.files, session.file_mode
     _check_every_frame(old, decision.held.end)
     strays = sweep_leftovers(files, layout, old.generation)
     generation = max([old.generation, *strays]) + 1
@@ -84,9 +86,10 @@ def compact(decision: Decision, layout: Layout, files: Files, *, file_mode: int)
             reached = True
             write_pointer(files, layout, generation, file_mode)
             control = decision.held.lock_file.control
-            control.set_build(0)
-            control.publish(new.position(size), new.position(HEADER_BYTES))
-            control.set_synced(new.position(size))
+            with session.sync_locked(old, Deadline(session.lock_timeout)):
+                control.set_build(0)
+                control.publish(new.position(size), new.position(HEADER_BYTES))
+                control.set_synced(new.position(size))
         finally:
             new.release()  # and with it the lock of the new log
     except OSError as error:

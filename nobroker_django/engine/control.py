@@ -27,7 +27,7 @@ Written under the log's lock: id, end, last, build, clean. Under the sync lock: 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .files import Files, write_all
 
@@ -64,8 +64,7 @@ def offset_of(word: int) -> int:
     return word & MAX_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """One reading of the control words."""
 
     log_id: int
@@ -102,7 +101,7 @@ class Control:
         if len(data) < _WORDS.size:
             return MISSING
         magic, *words = _WORDS.unpack(data)
-        return Words(*words) if magic == MAGIC else MISSING
+        return Words._make(words) if magic == MAGIC else MISSING
 
     def prepare(self) -> None:
         """Give the words their place on the disk, so that writing one never needs a new block."""
@@ -114,12 +113,15 @@ class Control:
         self._put(_END, _PAIR.pack(end, last))
 
     def set_synced(self, word: int) -> None:
-        """Raise the position up to which the log is durable (the caller sees to it that it only rises)."""
-        self._put(_SYNCED, _WORD.pack(word))
+        """Raise the position up to which the log is durable; no sync is under way any more.
 
-    def set_syncing(self, flag: bool) -> None:
-        """Mark a sync as under way, or as over."""
-        self._put(_SYNCING, _WORD.pack(flag))
+        The caller holds the sync lock and sees to it that the position only rises.
+        """
+        self._put(_SYNCED, _PAIR.pack(word, 0))
+
+    def begin_sync(self) -> None:
+        """Mark a sync as under way; left over, its outcome is unknown."""
+        self._put(_SYNCING, _WORD.pack(1))
 
     def set_poisoned(self, flag: bool) -> None:
         """Poison the queue for the writers of all processes, or lift that."""

@@ -75,10 +75,12 @@ class Promise:
             self.drop()
 
     def _wait(self) -> None:
-        session, log, control = self.session, self.log, self.lock_file.control
+        session, log = self.session, self.log
         target = log.position(self.end)
         deadline = Deadline(session.lock_timeout)
         while True:
+            if self.lock_file.control.read().synced >= target:
+                return
             if session.try_sync_lock(log):
                 try:
                     sound = session.sync_if_sound(log, self.lock_file, target)
@@ -87,21 +89,20 @@ class Promise:
                 if sound:
                     return
                 with session.locked(deadline, after_failed_sync=True) as held:
-                    if held.log is not log or held.lock_file is not self.lock_file:
-                        if self._moved_on(held, target):
-                            return
-                continue
-            if control.read().synced >= target:
-                return
-            if deadline.passed():
+                    replaced = held.log is not log or held.lock_file is not self.lock_file
+                    if replaced and self._moved_on(held, target):
+                        return
+            elif deadline.passed():
                 raise LockTimeoutError(
-                    f"written to {log.path}, but not known to be durable within {deadline.seconds:g} s. The data are in "
-                    "the log and survive unless the machine loses power now; do not enqueue them again under another id.",
-                    path=str(log.path),
+                    f"written to {log.path}, but not known to be durable within {deadline.seconds:g} s. The data are "
+                    "in the log and survive unless the machine loses power now; do not enqueue them again under "
+                    "another id.",
+                    path=log.name,
                     seconds=deadline.seconds,
                     stored=None,
                 )
-            sleep(LOOK_SECONDS)
+            else:
+                sleep(LOOK_SECONDS)
 
     def _moved_on(self, held: Held, target: int) -> bool:
         """The log or the lock file was replaced meanwhile; whether what was promised is durable there."""

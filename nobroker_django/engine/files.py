@@ -192,11 +192,12 @@ def write_all(files: Files, fd: int, data: bytes, offset: int | None = None) -> 
     Raises:
         OSError: as the system said; part of the data may have been written.
     """
-    view = memoryview(data)
     done = 0
-    while done < len(data):
-        piece = bytes(view[done:]) if done else data
+    while True:
+        piece = data[done:] if done else data
         n = files.write(fd, piece) if offset is None else files.pwrite(fd, piece, offset + done)
+        done += n
+        if done == len(data):
+            return
         if n <= 0:
             raise OSError(errno.EIO, "the system accepted no bytes")
-        done += n

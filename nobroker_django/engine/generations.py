@@ -24,10 +24,17 @@ _FILE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.(?:current|lock|r
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of one queue. ``directory`` is absolute, so that a later ``chdir`` changes nothing."""
+    """Paths of one queue, under an absolute directory, so that a later ``chdir`` changes nothing.
+
+    ``pointer`` names the live generation, ``lock`` holds the control words and the session lock, ``run`` is the
+    directory of caches and signals.
+    """
 
     directory: Path
     name: str
+    pointer: str
+    lock: str
+    run: Path
 
     @classmethod
     def of(cls, directory: str | os.PathLike[str], name: str) -> Layout:
@@ -42,22 +49,8 @@ class Layout:
                 f"{name!r} is not a queue name: 1 to 64 ASCII letters, digits, '_' and '-', "
                 "beginning with a letter or digit",
             )
-        return cls(Path(os.path.abspath(directory)), name)
-
-    @property
-    def pointer(self) -> Path:
-        """The file that names the live generation."""
-        return self.directory / f"{self.name}.current"
-
-    @property
-    def lock(self) -> Path:
-        """Control words and session lock."""
-        return self.directory / f"{self.name}.lock"
-
-    @property
-    def run(self) -> Path:
-        """Directory of caches and signals."""
-        return self.directory / f"{self.name}.run"
+        where = Path(os.path.abspath(directory))
+        return cls(where, name, str(where / f"{name}.current"), str(where / f"{name}.lock"), where / f"{name}.run")
 
     def log(self, generation: int) -> Path:
         """One log file."""

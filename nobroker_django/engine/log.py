@@ -46,6 +46,7 @@ class Log:
         """
         self.files = files
         self.path = path
+        self.name = str(path)
         self.generation = generation
         self.descriptor = Descriptor(files, files.open(path, os.O_RDWR | os.O_APPEND))
         self.fd = self.descriptor.fd

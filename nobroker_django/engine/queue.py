@@ -127,7 +127,7 @@ class Queue(Adding, Leasing, Looking):
                     raise CompactionError(f"another compaction of {self.name!r} is running; the queue is unchanged")
                 result, retired = self._decide(
                     lambda decision: (
-                        compact(decision, self._layout, self._files, file_mode=session.file_mode),
+                        compact(decision),
                         decision.held.log.generation,
                     )
                 )

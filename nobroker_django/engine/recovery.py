@@ -250,7 +250,6 @@ def secure(
     control.publish(end, log.position(tail.good + last))
     control.set_synced(end)
     control.set_log_id(log.log_id)
-    control.set_syncing(False)
     control.set_poisoned(False)
     report = RecoveryReport(
         records_applied=tail.records,

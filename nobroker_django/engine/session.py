@@ -75,6 +75,12 @@ class Held:
     synced: int
     build: int
 
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.session.unlock(self)
+
     def append(self, data: bytes, last: int) -> int:
         """Append one write and publish it; returns the offset where it begins.
 
@@ -132,9 +138,8 @@ class Session:
 
     # -- the log's lock
 
-    @contextmanager
-    def locked(self, deadline: Deadline | None = None, *, after_failed_sync: bool = False) -> Iterator[Held]:
-        """Hold the log's lock, on the live generation, behind a certain tail.
+    def locked(self, deadline: Deadline | None = None, *, after_failed_sync: bool = False) -> Held:
+        """Take the log's lock, on the live generation, behind a certain tail. Use it in ``with``.
 
         Args:
             deadline: until when to try; by default ``lock_timeout`` from now.
@@ -143,14 +148,14 @@ class Session:
         Raises:
             LockTimeoutError, QueueClosedError, CorruptLogError, StorageError: the lock is not held.
         """
-        held = self._acquire(deadline or Deadline(self.lock_timeout), after_failed_sync)
+        return self._acquire(deadline or Deadline(self.lock_timeout), after_failed_sync)
+
+    def unlock(self, held: Held) -> None:
+        """Let the log's lock go."""
         try:
-            yield held
+            self.files.funlock(held.log.fd)
         finally:
-            try:
-                self.files.funlock(held.log.fd)
-            finally:
-                self._mutex.release()
+            self._mutex.release()
 
     def _acquire(self, deadline: Deadline, after_failed_sync: bool) -> Held:
         while True:
@@ -243,7 +248,7 @@ class Session:
         identity = self.files.path_identity
         return (
             identity(self.layout.pointer) == self._pointer.identity
-            and identity(self._log.path) == self._log.identity
+            and identity(self._log.name) == self._log.identity
             and identity(self.layout.lock) == self._lock_file.identity
         )
 
@@ -384,7 +389,7 @@ class Session:
         if files.lock_byte(lock_file.fd, SESSION_BYTE, exclusive=True):
             if held.unsynced:
                 with self.sync_locked(held.log, Deadline(self.lock_timeout)):
-                    self._sync_in_lock(held.log, lock_file)
+                    self._sync_in_lock(held.log, lock_file, held.log.position(held.end))
             if self._leave_projection(held):
                 lock_file.control.set_clean(held.build)
         else:
@@ -494,22 +499,20 @@ class Session:
         finally:
             self._sync_mutex.release()
 
-    def _sync_in_lock(self, log: Log, lock_file: LockFile) -> None:
-        """Sync up to the published end. The caller holds the sync lock and has found no poison.
+    def _sync_in_lock(self, log: Log, lock_file: LockFile, goal: int) -> None:
+        """Sync up to ``goal``, the published end. The caller holds the sync lock and has found no poison.
 
         Raises:
             OutcomeUnknownError: the sync failed; the queue is poisoned.
         """
         control = lock_file.control
-        goal = control.read().end
-        control.set_syncing(True)
+        control.begin_sync()
         try:
             log.datasync()
         except OSError as error:
             control.set_poisoned(True)
             raise OutcomeUnknownError("sync", log.path, error) from error
-        control.set_synced(max(goal, control.read().synced))
-        control.set_syncing(False)
+        control.set_synced(goal)
 
     def sync_if_sound(self, log: Log, lock_file: LockFile, target: int) -> bool:
         """Sync the log, if the words allow it. The caller holds the sync lock.
@@ -533,7 +536,7 @@ class Session:
             or self.files.path_identity(self.layout.lock) != lock_file.identity
         ):
             return False
-        self._sync_in_lock(log, lock_file)
+        self._sync_in_lock(log, lock_file, words.end)
         return True
 
     @contextmanager
