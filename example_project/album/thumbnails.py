@@ -27,6 +27,7 @@ class Rendition(NamedTuple):
 
 
 RENDITIONS = (Rendition("large", 1600, 85), Rendition("thumb", 480, 80))
+SHARPEN = ImageFilter.UnsharpMask(radius=1, percent=60, threshold=2)  # scaling down blurs a little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +63,18 @@ def render(original: Path, photo_id: object) -> Rendered:
         # What a camera stores sideways is turned upright, and what is not RGB (grey, CMYK, alpha) becomes RGB.
         picture = ImageOps.exif_transpose(opened).convert("RGB")
     for rendition in RENDITIONS:
-        scaled = picture.copy()
-        scaled.thumbnail((rendition.longest, rendition.longest), Image.Resampling.LANCZOS, reducing_gap=None)
-        scaled = scaled.filter(ImageFilter.UnsharpMask(radius=1, percent=60, threshold=2))
+        size = size_within(picture.size, rendition.longest)
+        scaled = picture.resize(size, Image.Resampling.LANCZOS).filter(SHARPEN)
         encoded = io.BytesIO()
         scaled.save(encoded, "JPEG", quality=rendition.quality, optimize=True)
         put_in_place(directory() / file_name(photo_id, rendition.name), encoded.getvalue())
     return Rendered(width=picture.width, height=picture.height, colour=average_colour(picture))
+
+
+def size_within(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """A size in pixels scaled down, never up, so that its longer side has at most `longest`."""
+    scale = min(1.0, longest / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def average_colour(picture: Image.Image) -> str:

@@ -49,4 +49,4 @@ class Progress:
 def bar(done: int, total: int, text: str) -> str:
     """The bar as one line."""
     filled = WIDTH * done // max(total, 1)
-    return f"  [{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{total} jobs done  {text}"
+    return f"  [{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{total} done  {text}"

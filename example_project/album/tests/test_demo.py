@@ -53,7 +53,7 @@ class ProgressTests(SimpleTestCase):
         self.assertNotIn("\r", stream.getvalue())
         lines = stream.getvalue().splitlines()
         self.assertEqual(len(lines), 6)
-        self.assertIn("100/100 jobs done", lines[-1])
+        self.assertIn("100/100 done", lines[-1])
 
 
 class VisitorTests(SimpleTestCase):
