@@ -1,6 +1,12 @@
 """The queue itself: an append-only log in a file, without Django.
 
-Read in this order, which is also the order of the imports: ``errors``, ``clock``, ``backoff``, ``files``, ``locks``,
-``control``, ``framing``, ``payload``, ``job``, ``records``, ``log``, ``generations``, ``projection``, ``recovery``,
-``session``, ``durability``, ``compaction``, ``queue``, ``worker``.
+Reading order, which is also the order of the imports:
+
+* words everybody uses: ``errors``, ``clock``, ``backoff``, ``options``, ``failures``
+* the operating system: ``files``, ``locks``
+* bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
+* files of one queue: ``generations``, ``log``, ``lockfile``, ``syncing``
+* replayed state: ``projection``, ``cache``, ``snapshots``
+* who may write, and what is certain: ``recovery``, ``creation``, ``session``, ``durability``
+* verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``worker``
 """

@@ -86,7 +86,7 @@ def compact(decision: Decision) -> CompactionResult:
             reached = True
             write_pointer(files, layout, generation, file_mode)
             control = decision.held.lock_file.control
-            with session.sync_locked(old, Deadline(session.lock_timeout)):
+            with session.syncs.locked(old, Deadline(session.lock_timeout)):
                 control.set_build(0)
                 control.publish(new.position(size), new.position(HEADER_BYTES))
                 control.set_synced(new.position(size))
@@ -251,9 +251,11 @@ def sweep_leftovers(files: Files, layout: Layout, live: int) -> list[int]:
         else:
             strays.append(generation)
             logger.warning(
-                "%s is newer than the live generation %d and holds more than copies; it is left alone. If this directory "
-                "was copied or restored in pieces, restore it as a whole.", layout.log(generation), live,
-            )  # fmt: skip
+                "%s is newer than the live generation %d and holds more than copies; it is left alone. "
+                "If the directory was copied or restored in pieces, restore it as a whole.",
+                layout.log(generation),
+                live,
+            )
     return strays
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Core:
-    """The queue ``NAME`` of one directory, open; its verbs are in ``adding``, ``leasing``, ``looking`` and ``queue``."""
+    """The queue ``NAME`` of one directory, open. Its verbs are in the modules that build on this one."""
 
     def __init__(
         self,

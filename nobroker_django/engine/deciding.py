@@ -110,7 +110,7 @@ def decide(session: Session, act: Callable[[Decision], T], *, promote: bool = Fa
             with session.locked() as held:
                 decision: Decision | None = None
                 try:
-                    with session.projection(held).unit() as unit:
+                    with held.projection().unit() as unit:
                         backlog = held.end - unit.applied
                         if backlog < 0:
                             raise Stale("it is ahead of the log")
@@ -134,14 +134,14 @@ def decide(session: Session, act: Callable[[Decision], T], *, promote: bool = Fa
                 except _Behind:
                     return outcome
                 except Stale as stale:
-                    session.discard_projection(held)
+                    held.discard_projection()
                     if decision is not None and decision.written:
                         return outcome
                     rebuilds += 1
                     if rebuilds > _MOST_REBUILDS:
                         raise StorageError("build the projection in", session.layout.run, stale) from None
                 except sqlite3.Error as error:
-                    session.drop_projection()
+                    session.cache.drop()
                     if decision is not None and decision.written:
                         logger.warning("the projection of %s stays behind the log: %s", held.log.path, error)
                         return outcome
@@ -163,7 +163,7 @@ class _Behind(Exception):
 def _try_to_be_the_folder(session: Session, held: Held, folder: ExitStack) -> bool:
     """Try to be the one process that folds a long backlog, until ``folder`` is closed."""
     attempt = ExitStack()
-    had = attempt.enter_context(session.byte_locked(held.lock_file, FOLD_BYTE))
+    had = attempt.enter_context(session.long_work.try_lock(held.lock_file, FOLD_BYTE))
     if had:
         folder.push(attempt)
     else:

@@ -16,8 +16,9 @@ from .clock import Deadline, sleep
 from .control import generation_of
 from .errors import LockTimeoutError, OutcomeUnknownError
 from .framing import FRAME_BYTES
+from .lockfile import LockFile
 from .log import Log
-from .session import Held, LockFile, Session
+from .session import Held, Session
 
 LOOK_SECONDS = 0.0005
 # Enough of a frame to tell it from any other: its checksum, and a JSON object that begins with a unique id.
@@ -81,11 +82,11 @@ class Promise:
         while True:
             if self.lock_file.control.read().synced >= target:
                 return
-            if session.try_sync_lock(log):
+            if session.syncs.try_lock(log):
                 try:
-                    sound = session.sync_if_sound(log, self.lock_file, target)
+                    sound = session.syncs.sync_if_sound(log, self.lock_file, target)
                 finally:
-                    session.sync_unlock(log)
+                    session.syncs.unlock(log)
                 if sound:
                     return
                 with session.locked(deadline, after_failed_sync=True) as held:

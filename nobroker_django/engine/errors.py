@@ -92,6 +92,19 @@ class LockTimeoutError(NobrokerError):
         self.stored = stored
 
 
+class ReentrantCallError(NobrokerError):
+    """A signal handler or a finaliser called the queue in the middle of another call of the same thread.
+
+    Nothing of the inner call was stored; the outer one goes on. Note the wish and call the queue outside the handler.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the queue was called by a signal handler or a finaliser in the middle of another call of its thread. "
+            "Nothing of this call was stored; call the queue outside the handler."
+        )
+
+
 class QueueClosedError(NobrokerError):
     """The queue object was closed; the call did nothing."""
 

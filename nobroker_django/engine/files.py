@@ -1,8 +1,8 @@
 """The only module that asks the operating system for anything about files.
 
-Everything that writes, syncs, renames, truncates, unlinks or locks goes through a ``Files`` object, which is passed in:
-a test can record every call, fail the n-th one, or stop the process there. (SQLite, which keeps the projection, makes
-its own calls; the projection is a cache.)
+Everything that writes, syncs, renames, truncates, unlinks or locks goes through a ``Files`` object, which is passed
+in: a test can record every call, fail the n-th one, or stop the process there. (SQLite, which keeps the projection,
+makes its own calls; the projection is a cache.)
 
 Errors of the operating system pass through as ``OSError``; the callers turn them into the package's own errors.
 """

@@ -140,17 +140,17 @@ def parse_pointer(files: Files, layout: Layout, text: bytes) -> int:
     if not re.fullmatch(rb"[0-9]{1,8}\n?", text) or int(text) > MAX_GENERATION:
         raise PointerError(
             layout.pointer,
-            f"{layout.pointer} should hold the number of the live log, but holds {text[:40]!r}. Nothing was changed and "
-            f"no queue was created. Logs there: {_names(layout, list_generations(files, layout))}. If only one of them "
-            "exists, write its number into the file; otherwise restore the file from a backup.",
+            f"{layout.pointer} should hold the number of the live log, but holds {text[:40]!r}. Nothing was changed "
+            f"and no queue was created. Logs there: {_names(layout, list_generations(files, layout))}. If only one of "
+            "them exists, write its number into the file; otherwise restore the file from a backup.",
         )
     generation = int(text)
     if files.path_identity(layout.log(generation)) is None:
         raise PointerError(
             layout.pointer,
-            f"{layout.pointer} names generation {generation}, but {layout.log(generation)} does not exist. Nothing was "
-            f"changed and no queue was created. Logs there: {_names(layout, list_generations(files, layout))}. Restore "
-            "the missing log from a backup.",
+            f"{layout.pointer} names generation {generation}, but {layout.log(generation)} does not exist. Nothing "
+            f"was changed and no queue was created. Logs there: {_names(layout, list_generations(files, layout))}. "
+            "Restore the missing log from a backup.",
         )
     return generation
 
@@ -178,9 +178,9 @@ def write_pointer(files: Files, layout: Layout, generation: int, mode: int) -> N
 
 def _missing(layout: Layout, logs: list[int]) -> str:
     return (
-        f"{layout.pointer} is missing, but there are logs of this queue: {_names(layout, logs)}. Nothing was changed and "
-        "no queue was created over them. If only one log exists, write its number into the file; otherwise restore the "
-        "file from a backup."
+        f"{layout.pointer} is missing, but there are logs of this queue: {_names(layout, logs)}. Nothing was changed "
+        "and no queue was created over them. If only one log exists, write its number into the file; otherwise "
+        "restore the file from a backup."
     )
 
 

@@ -32,7 +32,7 @@ class Leasing(Core):
     """The verbs ``lease``, ``ack``, ``nack``, ``bury``, ``release``, ``extend`` and their kin."""
 
     def lease(self, count: int = 1, *, visibility_timeout: float | None = None, timeout: float = 0.0) -> list[Job]:
-        """Take up to ``count`` jobs, in order of priority, time and insertion; nobody else gets them until the deadline.
+        """Take up to ``count`` jobs, by priority, time and insertion; nobody else gets them until the deadline.
 
         Args:
             count: at most this many, 1 or more.

@@ -15,6 +15,7 @@ import threading
 import weakref
 from typing import Protocol
 
+from .errors import ReentrantCallError
 from .files import Files
 
 
@@ -48,6 +49,40 @@ class Descriptor:
         self._files.close(self.fd)
 
 
+class OwnedMutex:
+    """A lock among threads that refuses to be taken twice by the same one, instead of waiting for ever.
+
+    The only way to that is a signal handler or a finaliser that runs in the middle of a call of its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+
+    def acquire(self) -> None:
+        """Take it, waiting for other threads.
+
+        Raises:
+            ReentrantCallError: this thread has it.
+        """
+        me = threading.get_ident()
+        if self._owner == me:
+            raise ReentrantCallError
+        self._lock.acquire()
+        self._owner = me
+
+    def release(self) -> None:
+        """Let it go."""
+        self._owner = 0
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.release()
+
+
 class Forkable(Protocol):
     """What ``ForkGuard`` asks of the objects it knows."""
 
@@ -67,26 +102,34 @@ class ForkGuard:
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._held: list[Forkable] = []
+        self._lock = threading.Lock()
         os.register_at_fork(before=self._before, after_in_parent=self._parent, after_in_child=self._child)
 
     def add(self, item: Forkable) -> None:
         """Hold ``item`` still from now on, as long as it lives."""
-        self._known.add(item)
+        with self._lock:
+            self._known.add(item)
 
     def _before(self) -> None:
-        self._held = list(self._known)
-        for item in self._held:
-            item.before_fork()
+        self._lock.acquire()
+        for item in list(self._known):
+            try:
+                item.before_fork()
+            except ReentrantCallError:
+                continue  # a signal handler forks in the middle of a call of its own thread: nobody else is in one
+            self._held.append(item)
 
     def _parent(self) -> None:
         for item in reversed(self._held):
             item.after_fork_in_parent()
         self._held = []
+        self._lock.release()
 
     def _child(self) -> None:
-        for item in reversed(self._held):
+        for item in list(self._known):
             item.after_fork_in_child()
         self._held = []
+        self._lock = threading.Lock()
 
 
 fork_guard = ForkGuard()

@@ -1,8 +1,8 @@
 """One open log file: reading, appending, and who still uses the descriptor.
 
-A ``Log`` knows its generation, its id and the base of ``seq`` from the first bytes of the file. It decides nothing: the
-caller holds the lock, and knows where the log ends. Descriptors are counted and the last user closes: a number that
-the system hands out again while another thread syncs it would be a false success.
+A ``Log`` knows its generation, its id and the base of ``seq`` from the first bytes of the file. It decides nothing:
+the caller holds the lock, and knows where the log ends. Descriptors are counted and the last user closes: a number
+that the system hands out again while another thread syncs it would be a false success.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _locate(value: Any, what: str) -> tuple[str, str] | None:
 def _describe_key(key: Any) -> str | None:
     if type(key) is str:
         return None
-    return f"has the key {_short(key)} of type {type(key).__name__}; JSON keys are text, it would come back as another key"
+    return f"has the key {_short(key)} of type {type(key).__name__}; JSON keys are text, it would come back changed"
 
 
 def _describe(item: Any, depth: int) -> str | None:

@@ -388,7 +388,8 @@ class Unit:
         while found is not None:
             oldest = found[1] if oldest is None else min(oldest, found[1])
             found = self._connection.execute(
-                f"SELECT priority, rank FROM jobs WHERE state = {DUE} AND priority < ? ORDER BY priority DESC, rank LIMIT 1",
+                f"SELECT priority, rank FROM jobs WHERE state = {DUE} AND priority < ? "
+                "ORDER BY priority DESC, rank LIMIT 1",
                 (found[0],),
             ).fetchone()
         return oldest

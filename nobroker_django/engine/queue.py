@@ -122,7 +122,7 @@ class Queue(Adding, Leasing, Looking):
         with session.locked() as held:
             lock_file = held.lock_file.retain()
         try:
-            with session.byte_locked(lock_file, COMPACTION_BYTE) as had:
+            with session.long_work.try_lock(lock_file, COMPACTION_BYTE) as had:
                 if not had:
                     raise CompactionError(f"another compaction of {self.name!r} is running; the queue is unchanged")
                 result, retired = self._decide(

@@ -70,8 +70,8 @@ class Batched(Record, kw_only=True):
 class Enqueue(Record, kw_only=True):
     """A job, new or copied by a compaction.
 
-    Copied: ``seq`` is set, and the fields below it hold the state. A finished job is copied as leased, with its ``ACK``
-    behind it; earlier failures follow as ``NOTE`` records.
+    Copied: ``seq`` is set, and the fields below it hold the state. A finished job is copied as leased, with its
+    ``ACK`` behind it; earlier failures follow as ``NOTE`` records.
     """
 
     TYPE = RecordType.ENQUEUE

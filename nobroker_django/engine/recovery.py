@@ -1,4 +1,4 @@
-"""Torn tail or corruption, and securing the tail: what is done before anything is appended to a log whose end is in doubt.
+"""Torn tail or corruption, and securing the tail, before anything is appended to a log whose end is in doubt.
 
 What a crash or a power cut can leave in the part of a log that was not yet known to be durable is a torn tail: it is
 cut back to the last complete batch, the cut bytes are kept aside, nobody is asked. Damage in what was known to be
@@ -134,8 +134,8 @@ def _try_batch_fields(frame: Frame) -> tuple[int, int] | None:
 def _frames_behind(log: Log, start: int, size: int) -> Iterator[Frame]:
     """Intact frames behind damage, found by their shape.
 
-    A frame's length field always holds a NUL byte and its body begins with ``{"``; JSON holds no NUL, so no payload can
-    pass for a frame.
+    A frame's length field always holds a NUL byte and its body begins with ``{"``; JSON holds no NUL, so no payload
+    can pass for a frame.
     """
     while start < size:
         data = log.peek(start, min(_WINDOW_BYTES, size - start))
@@ -262,7 +262,7 @@ def secure(
     )
     if kept is not None:
         logger.warning(
-            "%s: cut a torn tail of %d bytes at byte %d (%s); the bytes are kept in %s. No acknowledged job was in them.",
+            "%s: cut a torn tail of %d bytes at byte %d (%s); they are kept in %s. No acknowledged job was in them.",
             log.path, report.bytes_discarded, tail.good, report.damage, kept,
         )  # fmt: skip
     return report

@@ -1,8 +1,8 @@
 """Running jobs in threads of this process: lease, call the handler, ack or nack.
 
 A handler that raises anything is a failed attempt, never the end of the worker. While a handler runs its lease is
-extended, by one heartbeat thread for all. ``manage.py nobroker_work`` builds on processes instead, and on this module's
-``Heartbeat``.
+extended, by one heartbeat thread for all. ``manage.py nobroker_work`` builds on processes instead, and on the
+``Heartbeat`` of this module.
 """
 
 from __future__ import annotations
