@@ -12,7 +12,8 @@ from .control import Control, Words
 from .files import Files
 from .generations import Layout
 from .log import Log
-from .projection import Projection, Stale, index_path, unlink_builds
+from .projection import Projection, index_path, unlink_builds
+from .schema import Stale
 
 
 class Cache:

@@ -18,9 +18,10 @@ from .control import FOLD_BYTE
 from .durability import WITNESS_BYTES, Promise
 from .errors import LockTimeoutError, StorageError
 from .framing import Frame, FrameDamage, encode_frame
-from .projection import Stale, Unit
 from .records import Lease, Record, check_batch_size, encode_body, with_batch_fields
+from .schema import Stale
 from .session import Held, Session
+from .unit import Unit
 
 logger = logging.getLogger("nobroker_django")
 

@@ -1,0 +1,254 @@
+"""One transaction on the projection: the state that the transitions change, and the questions that verbs ask of it.
+
+Changes are collected in memory and written by ``flush``; questions flush first. Nothing in here opens a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from . import transitions
+from .framing import FRAME_BYTES, Frame
+from .log import Log
+from .records import Record, decode_record
+from .schema import COLUMNS, SELECT_META, STATES, UPDATE_META, Stale
+from .transitions import DUE, LEASED, MAX_FAILURES, WAITING, Row
+
+_CHUNK = 500
+_SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
+_INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in COLUMNS[2:])} WHERE seq = ?"
+
+
+class Unit:
+    """One transaction on the projection: the ``State`` of the transitions, and the questions that verbs ask.
+
+    Changes are collected in memory and written by ``flush``; questions flush first.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, log: Log) -> None:
+        self._connection = connection
+        self._log = log
+        self._rows: dict[str, Row | None] = {}
+        self._new: dict[str, Row] = {}
+        self._changed: dict[int, Row] = {}
+        self._removed: list[int] = []
+        self._failures: list[tuple[int, int]] = []
+        self._touched = False
+        row = connection.execute(SELECT_META).fetchone()
+        if row is None:
+            raise Stale("no meta row")
+        (
+            _, self.generation, self.log_id, self.applied, self.head_offset, self._head,
+            self.base, self.open_seq, self.clock, self.enqueued_total, self.ignored, *counts,
+        ) = row  # fmt: skip
+        self.counts: list[int] = counts
+
+    # -- folding
+
+    def fold(self, stop: int, seconds: float) -> bool:
+        """Fold the log up to ``stop`` (bytes), for about ``seconds``; whether ``stop`` was reached.
+
+        Raises:
+            FrameDamage: the log is damaged there.
+        """
+        if self.applied >= stop:
+            return True
+        started = time.monotonic()
+        frames = self._log.frames(self.applied, stop)
+        while chunk := list(islice(frames, _CHUNK)):
+            records = [decode_record(frame.type, frame.body, frame.offset) for frame in chunk]
+            self._prefetch(record.id for record in records if hasattr(record, "id"))
+            for frame, record in zip(chunk, records, strict=True):
+                transitions.apply(self, record, frame.offset)
+            self._advance(chunk[-1])
+            self.flush()
+            if time.monotonic() - started > seconds and self.applied < stop:
+                return False
+        return True
+
+    def apply(self, record: Record, offset: int) -> None:
+        """Fold one record that this process has just written at ``offset``."""
+        transitions.apply(self, record, offset)
+
+    def advance(self, frame: Frame) -> None:
+        """Everything up to the end of ``frame`` is folded in."""
+        self._advance(frame)
+
+    def _advance(self, frame: Frame) -> None:
+        self.applied = frame.end
+        self.head_offset = frame.offset
+        self._head = self._log.peek(frame.offset, FRAME_BYTES)
+        self._touched = True
+
+    def _prefetch(self, ids: Iterable[str]) -> None:
+        wanted = [job_id for job_id in dict.fromkeys(ids) if job_id not in self._rows]
+        for at in range(0, len(wanted), _CHUNK):
+            some = wanted[at : at + _CHUNK]
+            found = self._connection.execute(f"{_SELECT} WHERE id IN ({', '.join('?' * len(some))})", some)
+            rows = {row[1]: Row(*row) for row in found}
+            for job_id in some:
+                self._rows[job_id] = rows.get(job_id)
+
+    # -- State, for the transitions
+
+    def find(self, job_id: str) -> Row | None:
+        if job_id not in self._rows:
+            found = self._connection.execute(f"{_SELECT} WHERE id = ?", (job_id,)).fetchone()
+            self._rows[job_id] = None if found is None else Row(*found)
+        return self._rows[job_id]
+
+    def add(self, row: Row) -> None:
+        old = self._rows.get(row.id)
+        if old is not None:
+            self._forget(old)
+        self.counts[row.state] += 1
+        self._rows[row.id] = self._new[row.id] = row
+        self._touched = True
+
+    def _forget(self, row: Row) -> None:
+        self.counts[row.state] -= 1
+        self._changed.pop(row.seq, None)
+        if self._new.pop(row.id, None) is None:
+            self._removed.append(row.seq)
+        self._failures = [failure for failure in self._failures if failure[0] != row.seq]
+
+    def change(self, row: Row, state: int) -> None:
+        self.counts[row.state] -= 1
+        self.counts[state] += 1
+        row.state = state
+        if row.id not in self._new:
+            self._changed[row.seq] = row
+        self._touched = True
+
+    def add_failure(self, row: Row, offset: int) -> None:
+        row.failures += 1
+        self._failures.append((row.seq, offset))
+
+    def clear(self) -> None:
+        self._rows.clear()
+        self._new.clear()
+        self._changed.clear()
+        self._removed.clear()
+        self._failures.clear()
+        self._connection.execute("DELETE FROM jobs")
+        self._connection.execute("DELETE FROM failures")
+        self.counts = [0] * len(STATES)
+        self._touched = True
+
+    # -- writing
+
+    def flush(self) -> None:
+        """Write what has been collected into the transaction."""
+        if not self._touched:
+            return
+        execute = self._connection.executemany
+        if self._removed:
+            gone = [(seq,) for seq in self._removed]
+            execute("DELETE FROM jobs WHERE seq = ?", gone)
+            execute("DELETE FROM failures WHERE job = ?", gone)
+        if self._new:
+            execute(_INSERT, map(_values, self._new.values()))
+        if self._changed:
+            execute(_UPDATE, ((*_values(row)[2:], row.seq) for row in self._changed.values()))
+        if self._failures:
+            execute("INSERT OR IGNORE INTO failures VALUES (?, ?)", self._failures)
+            execute(
+                "DELETE FROM failures WHERE job = ?1 AND at_offset NOT IN "
+                f"(SELECT at_offset FROM failures WHERE job = ?1 ORDER BY at_offset DESC LIMIT {MAX_FAILURES})",
+                [(seq,) for seq in dict.fromkeys(job for job, _ in self._failures)],
+            )
+        self._connection.execute(
+            UPDATE_META,
+            (
+                self.generation, self.log_id, self.applied, self.head_offset, self._head, self.base, self.open_seq,
+                self.clock, self.enqueued_total, self.ignored, *self.counts,
+            ),
+        )  # fmt: skip
+        self._new.clear()
+        self._changed.clear()
+        self._removed.clear()
+        self._failures.clear()
+        self._rows.clear()
+        self._touched = False
+
+    def promote(self, now: float, limit: int) -> bool:
+        """Make jobs due whose time has come, ``limit`` at the most; whether none is left."""
+        self.flush()
+        moved = self._connection.execute(
+            f"UPDATE jobs SET state = {DUE} WHERE seq IN (SELECT seq FROM jobs "
+            f"WHERE state = {WAITING} AND available_at <= ? ORDER BY available_at LIMIT ?)",
+            (now, limit),
+        ).rowcount
+        if moved:
+            self.counts[WAITING] -= moved
+            self.counts[DUE] += moved
+            self._rows.clear()
+            self._touched = True
+        return moved < limit
+
+    # -- questions
+
+    def due(self, count: int) -> list[Row]:
+        """The next jobs in order: priority, rank, insertion."""
+        return self._select(f"WHERE state = {DUE} ORDER BY priority DESC, rank, seq LIMIT ?", count)
+
+    def expired(self, now: float, limit: int) -> list[Row]:
+        """Jobs whose lease has run out at ``now``."""
+        return self._select(
+            f"WHERE state = {LEASED} AND lease_deadline <= ? ORDER BY lease_deadline LIMIT ?", now, limit
+        )
+
+    def dead(self, limit: int) -> list[Row]:
+        """Dead letters in insertion order."""
+        return self._select(f"WHERE state = {transitions.DEAD} ORDER BY seq LIMIT ?", limit)
+
+    def listed(self, states: Iterable[int], after: int, limit: int) -> list[Row]:
+        """Jobs of some states in insertion order, behind ``seq`` ``after``."""
+        wanted = ", ".join(str(int(state)) for state in states)
+        return self._select(f"WHERE seq > ? AND state IN ({wanted}) ORDER BY seq LIMIT ?", after, limit)
+
+    def next_change(self) -> float | None:
+        """The next moment (Unix seconds) at which time alone makes a job leasable, if any."""
+        self.flush()
+        query = (
+            f"SELECT min(t) FROM (SELECT min(available_at) AS t FROM jobs WHERE state = {WAITING} "
+            f"UNION ALL SELECT min(lease_deadline) FROM jobs WHERE state = {LEASED})"
+        )
+        value: float | None = self._connection.execute(query).fetchone()[0]
+        return value
+
+    def oldest_due(self) -> float | None:
+        """The lowest rank (Unix seconds) among the due jobs: one look per priority in use."""
+        self.flush()
+        oldest: float | None = None
+        found = self._connection.execute(
+            f"SELECT priority, rank FROM jobs WHERE state = {DUE} ORDER BY priority DESC, rank LIMIT 1"
+        ).fetchone()
+        while found is not None:
+            oldest = found[1] if oldest is None else min(oldest, found[1])
+            found = self._connection.execute(
+                f"SELECT priority, rank FROM jobs WHERE state = {DUE} AND priority < ? "
+                "ORDER BY priority DESC, rank LIMIT 1",
+                (found[0],),
+            ).fetchone()
+        return oldest
+
+    def failures_of(self, row: Row) -> list[int]:
+        """Offsets of the records that tell of the job's last failed attempts, oldest first."""
+        self.flush()
+        found = self._connection.execute("SELECT at_offset FROM failures WHERE job = ? ORDER BY at_offset", (row.seq,))
+        return [offset for (offset,) in found]
+
+    def _select(self, condition: str, *parameters: Any) -> list[Row]:
+        self.flush()
+        return [Row(*row) for row in self._connection.execute(f"{_SELECT} {condition}", parameters)]
+
+
+def _values(row: Row) -> tuple[Any, ...]:
+    """The row's columns in order."""
+    return tuple(getattr(row, name) for name in COLUMNS)
