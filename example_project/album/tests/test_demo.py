@@ -104,6 +104,8 @@ class PicturesTests(AlbumTestCase):
         chosen = pictures.choose(photos)
         self.assertLessEqual(len(chosen.good), pictures.MOST_PHOTOS + 1)
         self.assertTrue(any("only the first" in note for note in chosen.notes))
+        with mock.patch("album.demo.pictures.MOST_PIXELS", 3 * 210 * 100):
+            self.assertEqual(len(pictures.choose(photos).good), 3)  # of the three taken one is late, and one is added
 
     def test_no_such_directory(self) -> None:
         with self.assertRaisesRegex(DemoError, "cannot be read"):
