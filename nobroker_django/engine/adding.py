@@ -82,6 +82,10 @@ class Adding(Core):
         Options may be one value for all, or a sequence with one for each payload. A conflict of one id refuses the
         whole call. Raises what ``enqueue`` raises; ``SerializationError`` also when all together take over 256 MiB.
         """
+        if not isinstance(payloads, Iterable):
+            raise InvalidOptionError(
+                "payloads", f"something to iterate over is needed, not {payloads!r}; nothing was stored"
+            )
         values = list(payloads)
         ids = list(job_ids) if job_ids is not None else [None] * len(values)
         some = list(metas) if metas is not None else [None] * len(values)

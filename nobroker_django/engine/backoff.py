@@ -37,7 +37,7 @@ class BackoffPolicy:
         least = {"base": 0.0, "factor": 1.0, "max_delay": 0.0, "jitter": 0.0}
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
                 raise InvalidOptionError(f"backoff.{field.name}", f"a finite number is needed, not {value!r}")
             if value < least[field.name]:
                 raise InvalidOptionError(
@@ -61,4 +61,14 @@ class BackoffPolicy:
             return float(self.base)
         if exponent >= (math.log(self.max_delay) - math.log(self.base)) / math.log(self.factor):
             return float(self.max_delay)
-        return float(self.base) * float(self.factor) ** exponent
+        try:
+            return float(self.base) * float(self.factor) ** exponent
+        except OverflowError:  # the power alone is too large for a float, times a tiny base it is not
+            return math.exp(math.log(self.base) + exponent * math.log(self.factor))
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False

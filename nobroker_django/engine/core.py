@@ -12,6 +12,7 @@ from .backoff import BackoffPolicy
 from .clock import Clock, system_clock
 from .deciding import Decision, decide
 from .durability import Promise
+from .errors import InvalidOptionError
 from .files import Files
 from .generations import Layout
 from .recovery import RecoveryReport
@@ -44,6 +45,8 @@ class Core:
         self.visibility_timeout = options.seconds("visibility_timeout", visibility_timeout, zero=False)
         self.max_attempts = options.integer("max_attempts", max_attempts, least=1)
         self.backoff = backoff if backoff is not None else BackoffPolicy()
+        if not isinstance(self.backoff, BackoffPolicy):
+            raise InvalidOptionError("backoff", f"a BackoffPolicy is needed, not {backoff!r}")
         self.retention = options.seconds("retention", retention)
         self._clock = clock
         self._layout = Layout.of(path, name)
@@ -53,8 +56,8 @@ class Core:
             self._files,
             clock,
             lock_timeout=options.seconds("lock_timeout", lock_timeout, zero=False),
-            file_mode=file_mode,
-            dir_mode=dir_mode,
+            file_mode=options.mode("file_mode", file_mode),
+            dir_mode=options.mode("dir_mode", dir_mode),
         )
         try:
             with self._session.locked():

@@ -16,7 +16,7 @@ from typing import TypeVar
 from .clock import Deadline, sleep
 from .control import FOLD_BYTE
 from .durability import WITNESS_BYTES, Promise
-from .errors import LockTimeoutError, StorageError
+from .errors import LockTimeoutError, OutcomeUnknownError, StorageError
 from .framing import Frame, FrameDamage, encode_frame
 from .records import Lease, Record, check_batch_size, encode_body, with_batch_fields
 from .schema import Stale
@@ -110,6 +110,7 @@ def decide(session: Session, act: Callable[[Decision], T], *, promote: bool = Fa
         while True:
             with session.locked() as held:
                 decision: Decision | None = None
+                outcomes: list[T] = []
                 try:
                     with held.projection().unit() as unit:
                         backlog = held.end - unit.applied
@@ -123,30 +124,30 @@ def decide(session: Session, act: Callable[[Decision], T], *, promote: bool = Fa
                             now = session.clock()
                             if unit.fold(held.end, piece) and (not promote or unit.promote(now, PROMOTE_ROWS)):
                                 decision = Decision(held, unit, now)
-                                outcome = act(decision)
+                                outcomes.append(act(decision))
                                 if decision.behind:
                                     raise _Behind
-                                return outcome
+                                return outcomes[0]
                         if unit.applied > reached:
                             patience = Deadline(session.lock_timeout)
                         reached, last_backlog = max(reached, unit.applied), backlog
                 except FrameDamage as damage:
                     raise held.log.corrupt(damage) from None
                 except _Behind:
-                    return outcome
-                except Stale as stale:
-                    held.discard_projection()
-                    if decision is not None and decision.written:
-                        return outcome
-                    rebuilds += 1
-                    if rebuilds > _MOST_REBUILDS:
-                        raise StorageError("build the projection in", session.layout.run, stale) from None
-                except sqlite3.Error as error:
-                    session.cache.drop()
+                    return outcomes[0]
+                except (Stale, sqlite3.Error, OSError) as error:
+                    if isinstance(error, Stale):
+                        held.discard_projection()
+                    else:
+                        session.cache.drop()
                     if decision is not None and decision.written:
                         logger.warning("the projection of %s stays behind the log: %s", held.log.path, error)
-                        return outcome
-                    raise StorageError("use the projection in", session.layout.run, error) from error
+                        if not outcomes:
+                            raise OutcomeUnknownError("finish a call on", held.log.path, error) from error
+                        return outcomes[0]
+                    rebuilds += 1
+                    if not isinstance(error, Stale) or rebuilds > _MOST_REBUILDS:
+                        raise StorageError("read or write the files of", session.layout.directory, error) from error
             if patience.passed():
                 raise LockTimeoutError(
                     f"the log of {session.layout.name!r} was not folded by the process that is at it within "

@@ -72,6 +72,8 @@ class Promise:
         except OutcomeUnknownError as error:
             error.job_ids = self.job_ids
             raise
+        except OSError as error:
+            raise OutcomeUnknownError("confirm", self.log.path, error, job_ids=self.job_ids) from error
         finally:
             self.drop()
 

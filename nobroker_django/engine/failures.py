@@ -25,7 +25,7 @@ class FailureText:
 def describe(error: str | BaseException | None) -> FailureText:
     """The recordable text of an error; never raises.
 
-    Messages are cut at 8 KiB (the end goes), tracebacks at 64 KiB (the beginning goes, the innermost frames stay).
+    Messages are cut at 8 KiB (the end goes), also inside tracebacks; those at 64 KiB (the beginning goes).
     """
     if error is None:
         return FailureText(None)
@@ -49,6 +49,7 @@ def _safely(error: object) -> str:
 def _traceback(error: BaseException) -> str | None:
     try:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
+        lines = [line if len(line) <= MAX_MESSAGE_BYTES else line[:MAX_MESSAGE_BYTES] + _CUT + "\n" for line in lines]
         return _recordable("".join(lines), MAX_TRACEBACK_BYTES, keep_end=True)
     except BaseException:
         pass

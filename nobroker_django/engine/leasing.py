@@ -47,10 +47,11 @@ class Leasing(Core):
             options.seconds("visibility_timeout", visibility_timeout, zero=False)
         deadline = Deadline(options.seconds("timeout", timeout))
         while True:
+            seen = self._session.look()
             jobs, next_change = self._lease_now(count, visibility_timeout)
             if jobs or deadline.passed():
                 return jobs
-            self._wait_for_change(next_change, deadline)
+            self._wait_for_change(seen, next_change, deadline)
 
     def lease_one(self, *, visibility_timeout: float | None = None, timeout: float = 0.0) -> Job | None:
         """As ``lease``, for one job; ``None`` when there is none."""
@@ -96,21 +97,22 @@ class Leasing(Core):
                 if row.attempts >= row.max_attempts:
                     records.append(Dead(id=row.id, at=decision.now, attempts=row.attempts, error=reason))
                 else:
-                    delay = self.backoff.delay_for(row.attempts)
+                    when = self._retry_at(row, decision)
                     records.append(
-                        Reclaim(
-                            id=row.id, at=decision.now, attempts=row.attempts, error=reason,
-                            available_at=decision.now + delay if delay else None,
-                        )
-                    )  # fmt: skip
+                        Reclaim(id=row.id, at=decision.now, attempts=row.attempts, error=reason, available_at=when)
+                    )
             decision.write(records)
             if decision.behind:
                 return
             decision.unit.promote(decision.now, _RECLAIM_ROWS)
 
-    def _wait_for_change(self, next_change: float | None, deadline: Deadline) -> None:
-        """Sleep until something was appended, time alone makes a job eligible, or the deadline has passed."""
-        seen = self._session.look()
+    def _retry_at(self, row: Row, decision: Decision) -> float | None:
+        """When a job that has just failed is eligible again, by the backoff; ``None``: at once."""
+        pause = self.backoff.delay_for(row.attempts)
+        return options.retry_moment(decision.now, pause) if pause else None
+
+    def _wait_for_change(self, seen: int | None, next_change: float | None, deadline: Deadline) -> None:
+        """Sleep until something was appended since ``seen``, a job's time has come, or the deadline has passed."""
         longest = Deadline(_LONGEST_WAIT_SECONDS)
         while not deadline.passed() and not longest.passed():
             if next_change is not None and self._clock() >= next_change:
@@ -191,8 +193,11 @@ class Leasing(Core):
             }  # fmt: skip
             if row.attempts >= row.max_attempts:
                 return Dead(**fields)
-            pause = self.backoff.delay_for(row.attempts) if wait is None else wait
-            return Nack(available_at=options.moment("delay", decision.now, pause) if pause else None, **fields)
+            if wait is not None:
+                when = options.moment("delay", decision.now, wait) if wait else None
+            else:
+                when = self._retry_at(row, decision)
+            return Nack(available_at=when, **fields)
 
         return self._end_lease(job, failed)
 

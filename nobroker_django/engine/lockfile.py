@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from .control import COMPACTION_BYTE, FOLD_BYTE, Control
 from .files import Files
 from .generations import Layout, check_name_is_distinct
 from .locks import Descriptor
+
+logger = logging.getLogger("nobroker_django")
 
 
 class LockFile:
@@ -71,7 +74,13 @@ class LongWork:
                 yield had
             finally:
                 if had:
-                    self._files.unlock_byte(lock_file.fd, byte)
+                    self._unlock(lock_file, byte)
         finally:
             lock_file.release()
             mutex.release()
+
+    def _unlock(self, lock_file: LockFile, byte: int) -> None:
+        try:
+            self._files.unlock_byte(lock_file.fd, byte)
+        except OSError as error:  # closing the queue lets it go at last
+            logger.warning("could not unlock byte %d of the lock file: %s", byte, error)

@@ -10,6 +10,7 @@ would) and opens its own when it needs them.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -18,16 +19,18 @@ from typing import Protocol
 from .errors import ReentrantCallError
 from .files import Files
 
+logger = logging.getLogger("nobroker_django")
+
 
 class Descriptor:
-    """An open file with a count of users; made with one."""
+    """An open file with a count of users; made with one. Forgotten ones are closed by the garbage collector."""
 
     def __init__(self, files: Files, fd: int) -> None:
         self._files = files
         self.fd = fd
-        self.identity = files.identity(fd)
         self._users = 1
         self._count = threading.Lock()
+        self.identity = files.identity(fd)
 
     def retain(self) -> Descriptor:
         """One user more."""
@@ -41,12 +44,24 @@ class Descriptor:
             self._users -= 1
             if self._users:
                 return
-        self._files.close(self.fd)
+        self._close()
 
     def abandon(self) -> None:
         """In a forked child: close the inherited copy, whoever counted on it in the parent."""
         self._count = threading.Lock()
-        self._files.close(self.fd)
+        self._users = 0
+        self._close()
+
+    def __del__(self) -> None:
+        if self._users > 0:
+            self._users = 0
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            self._files.close(self.fd)
+        except OSError as error:  # the descriptor is gone all the same (close(2)); what mattered was synced before
+            logger.warning("closing descriptor %d: %s", self.fd, error)
 
 
 class OwnedMutex:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from . import options
 from .core import Core
 from .deciding import Decision
-from .errors import InvalidOptionError, JobNotFoundError
+from .errors import InvalidOptionError, JobNotFoundError, StorageError
 from .job import Job, JobState, QueueStats
 from .log import Log
 from .snapshots import ROW_STATES, job_of
@@ -85,6 +85,8 @@ class Looking(Core):
             log, page = self._decide(act)
             try:
                 jobs.extend(job_of(row, log, failures) for row, failures in page)
+            except OSError as error:
+                raise StorageError("read", log.path, error) from error
             finally:
                 log.release()
             if len(page) < count:

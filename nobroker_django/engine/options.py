@@ -42,6 +42,11 @@ def moment(name: str, now: float, delay: float) -> float:
     return when
 
 
+def retry_moment(now: float, pause: float) -> float:
+    """The time of a retry whose pause was computed, not asked for: never beyond the year 9999."""
+    return min(now + pause, LAST_MOMENT)
+
+
 def integer(name: str, value: Any, *, least: int, most: int = _INT32 - 1) -> int:
     """A whole number in a range.
 
@@ -58,6 +63,15 @@ def integer(name: str, value: Any, *, least: int, most: int = _INT32 - 1) -> int
 def priority(value: Any) -> int:
     """A priority: any 32-bit integer, higher first."""
     return integer("priority", value, least=-_INT32)
+
+
+def mode(name: str, value: Any) -> int:
+    """Permission bits, such as ``0o640``.
+
+    Raises:
+        InvalidOptionError: they are not.
+    """
+    return integer(name, value, least=0, most=0o7777)
 
 
 def job_id(value: Any) -> str:

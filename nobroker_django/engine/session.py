@@ -16,6 +16,7 @@ Order of the locks: log, then sync.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ from .recovery import RecoveryReport, secure
 from .syncing import SyncLock
 
 POLL_SECONDS = 0.0002
+logger = logging.getLogger("nobroker_django")
 _leaked: list[object] = []  # what a forked child inherited and must neither use nor finalise
 
 
@@ -166,6 +168,9 @@ class Session:
         """Let the log's lock go."""
         try:
             self.files.funlock(held.log.fd)
+        except OSError as error:
+            logger.warning("could not unlock %s (%s): closing it, which lets the lock go", held.log.path, error)
+            self._drop_log()
         finally:
             self._mutex.release()
 
@@ -367,6 +372,7 @@ class Session:
                 self._lock_file = None
 
     def _leave(self, held: Held) -> None:
+        """Leave in order, still under the log's lock; closing the lock file then ends the session."""
         files, lock_file = self.files, held.lock_file
         try:
             if files.lock_byte(lock_file.fd, SESSION_BYTE, exclusive=True):
@@ -378,8 +384,6 @@ class Session:
             raise StorageError("close the queue in", self.layout.directory, error) from error
         finally:
             self.cache.drop()
-            files.unlock_byte(lock_file.fd, SESSION_BYTE)
-            files.funlock(lock_file.fd)
             self._joined = False
 
     def look(self) -> int | None:
@@ -391,7 +395,10 @@ class Session:
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            return None if self._lock_file is None else self._lock_file.control.read().end
+            try:
+                return None if self._lock_file is None else self._lock_file.control.read().end
+            except OSError:
+                return None  # the next verb meets the same error, and says so
 
     # -- fork
 
