@@ -150,6 +150,13 @@ def test_photographs_of_ones_own(tmp_path):
     assert list(tmp_path.glob("photo-album-*")) == []
 
 
+def test_a_directory_without_photographs_is_refused_before_anything_is_begun(tmp_path):
+    done = manage("demo", "--photos", str(tmp_path / "nowhere"), cwd=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "CommandError: the photographs cannot be read" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def demo(base: Path) -> subprocess.Popen[str]:
     """Start the demo with its directory below `base`."""
     return subprocess.Popen(

@@ -43,6 +43,14 @@ class MakeThumbnailsTests(AlbumTestCase):
             tasks.make_thumbnails(str(self.stored_photo().pk), WEBHOOK)
         self.assertEqual(self.jobs("call_webhook"), [])
 
+    def test_ready_and_the_webhook_s_job_come_together_or_not_at_all(self) -> None:
+        photo = self.stored_photo()
+        refused = mock.patch("album.tasks.call_webhook.using", side_effect=RuntimeError)
+        with refused, self.assertRaises(RuntimeError):
+            self.run_task(photo)
+        photo.refresh_from_db()
+        self.assertFalse(photo.is_ready)
+
     def test_a_photograph_that_breaks_off_is_not_ready(self) -> None:
         photo = self.stored_photo(picture()[:-500])
         with self.assertRaises(OSError):

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from album.demo.checklist import Checklist
-from album.demo.pictures import choose
+from album.demo.pictures import Pictures, choose
 from album.demo.processes import DemoError, Processes
 from album.demo.progress import Progress
 from album.demo.story import Story
@@ -42,10 +42,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Exit code 0: everything held; 1: something did not; 130: interrupted."""
         signal.signal(signal.SIGTERM, interrupt)
+        try:
+            pictures = choose(options["photos"])
+        except DemoError as error:
+            raise CommandError(str(error)) from error
         directory = Path(tempfile.mkdtemp(prefix="photo-album-"))
         code = EXIT_FAILED
         try:
-            code = self.play(directory, options["photos"])
+            code = self.play(directory, pictures)
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
             self.stdout.write("\nInterrupted; every process of the demo was ended.")
@@ -57,16 +61,15 @@ class Command(BaseCommand):
         if code:
             sys.exit(code)
 
-    def play(self, directory: Path, photos: Path | None) -> int:
+    def play(self, directory: Path, pictures: Pictures) -> int:
         """Run the story in a directory and print the table of its checks; returns the exit code."""
         started = time.monotonic()
         checklist = Checklist()
         progress = Progress(cast(TextIO, self.stdout._out))
         trouble = ""
+        for note in pictures.notes:
+            progress.say(f"Note: {note}")
         try:
-            pictures = choose(photos)
-            for note in pictures.notes:
-                progress.say(f"Note: {note}")
             with Processes(directory) as processes:
                 Story(processes, pictures, progress, checklist).run()
         except DemoError as error:
