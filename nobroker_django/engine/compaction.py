@@ -134,14 +134,14 @@ def _clean_up(files: Files, layout: Layout, generation: int, temporary: Path, ta
         logger.warning("could not remove what is left of an unfinished compaction of %s: %s", layout.name, error)
 
 
-def remove_retired(files: Files, layout: Layout, live: int, retired: int) -> None:
+def remove_retired(files: Files, layout: Layout, retired: int) -> None:
     """Unlink the log that has just been replaced, and older ones; those who still read it keep their descriptors."""
-    for generation in list_generations(files, layout):
-        if generation <= retired and generation < live:
-            try:
+    try:
+        for generation in list_generations(files, layout):
+            if generation <= retired:
                 files.unlink(layout.log(generation))
-            except OSError as error:
-                logger.warning("could not remove the retired log %s: %s", layout.log(generation), error)
+    except OSError as error:
+        logger.warning("could not remove the retired logs of %s: %s", layout.name, error)
 
 
 def _write(decision: Decision, files: Files, path: Path, generation: int, mode: int) -> tuple[int, int]:

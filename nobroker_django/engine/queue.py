@@ -125,15 +125,10 @@ class Queue(Adding, Leasing, Looking):
             with session.long_work.try_lock(lock_file, COMPACTION_BYTE) as had:
                 if not had:
                     raise CompactionError(f"another compaction of {self.name!r} is running; the queue is unchanged")
-                result, retired = self._decide(
-                    lambda decision: (
-                        compact(decision),
-                        decision.held.log.generation,
-                    )
-                )
-                with session.locked() as held:
-                    live = held.log.generation
-                remove_retired(self._files, self._layout, live, retired)
+                result, retired = self._decide(lambda decision: (compact(decision), decision.held.log.generation))
+                remove_retired(session.files, session.layout, retired)
+        except OSError as error:
+            raise CompactionError(f"could not compact {self.name!r}: {error}; the queue is unchanged") from error
         finally:
             lock_file.release()
         return result
