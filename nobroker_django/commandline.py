@@ -59,7 +59,7 @@ class NobrokerCommand(BaseCommand):
 
     def print_line(self, text: str) -> None:
         """One line on standard output, escaped; a reader that has gone away (``| head``) is no error."""
-        write_line(self.stream, text)
+        write_line(self.stream, escape(text))
 
     def print_json(self, document: dict[str, Any]) -> None:
         """A document as JSON on one line; non-ASCII and control characters are escaped by JSON itself."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import enum
 import inspect
+import os
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from asgiref.sync import async_to_sync
 from django.db import close_old_connections
@@ -91,11 +94,12 @@ def execute(queue: Queue, job: Job, *, before_recording: Callable[[], object] | 
         What happened. Only an interpreter that is going down makes this raise.
     """
     started = time.monotonic()
+    process = os.getpid()
     name = _shown_name(job)
     value: Any = None
     failure: BaseException | None = None
     delay: float | None = None
-    close_old_connections()
+    _close_connections_safely()
     try:
         task, call = _resolve(job)
         name = task.name
@@ -106,8 +110,9 @@ def execute(queue: Queue, job: Job, *, before_recording: Callable[[], object] | 
         failure, delay = error, conf.get_settings().unknown_task_delay
     except BaseException as error:
         failure = error
-    finally:
-        _close_connections_safely()
+    if os.getpid() != process:
+        _end_forked_process(failure)
+    _close_connections_safely()
     if before_recording is not None:
         before_recording()
     outcome, settled, message = _record(queue, job, name, value, failure, delay)
@@ -174,11 +179,34 @@ def _record(
     except NobrokerError as error:
         return Outcome.UNRECORDED, None, str(error)
     outcome = Outcome.DEAD if settled.state is JobState.DEAD else Outcome.FAILED
-    return outcome, settled, settled.last_error or type(failure).__name__
+    return outcome, settled, error_text(settled)
+
+
+def error_text(job: Job) -> str:
+    """Class and message of the job's last failure, as far as they are known."""
+    last = job.errors[-1] if job.errors else None
+    parts = (last.error_class, last.message) if last is not None else (None, job.last_error)
+    return ": ".join(part for part in parts if part) or "unknown"
+
+
+def _end_forked_process(failure: BaseException | None) -> NoReturn:
+    """End a process that the task has forked and that came back here: the delivery is its parent's to record."""
+    code = 0
+    if isinstance(failure, SystemExit):
+        code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
+    elif failure is not None:
+        code = 1
+        traceback.print_exception(failure)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass  # closed or gone: the exit code is what is left to give
+    os._exit(code & 0xFF)
 
 
 def _close_connections_safely() -> None:
-    """End the job's use of the databases as the end of a request would; the outcome matters more than a broken one."""
+    """What Django does around a request: drop connections that are old or broken. That never fails a job."""
     try:
         close_old_connections()
     except Exception:

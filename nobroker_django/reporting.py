@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 from . import conf
 from .commandline import iso, shorten
-from .engine.errors import JobNotFoundError
+from .engine.errors import JobNotFoundError, NotLeasedError
 from .engine.job import Job, JobState, QueueStats
+from .execution import error_text
 from .queues import get_queue, open_queue
 
 PAYLOAD_PREVIEW, ERROR_PREVIEW = 120, 200
@@ -78,7 +79,7 @@ def dead_letter_line(name: str, job: Job) -> str:
             name,
             job.id,
             f"{job.attempts}/{job.max_attempts}",
-            shorten(job.last_error or "-", ERROR_PREVIEW),
+            shorten(error_text(job), ERROR_PREVIEW),
             what,
         )
     )
@@ -100,7 +101,7 @@ def requeue_some(queues: list[str], job_ids: list[str]) -> tuple[int, list[str]]
             try:
                 if queue.get(job_id).state is JobState.DEAD:
                     requeued += queue.requeue_dead(job_id)
-            except JobNotFoundError:
+            except (JobNotFoundError, NotLeasedError):
                 continue
         count += requeued
         if not requeued:

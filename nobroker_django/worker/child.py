@@ -93,10 +93,15 @@ class Child:
         """End now: release what still runs, so that others can take it at once."""
         code = EXIT_STOPPED
         for held in heartbeat.held():
-            code = EXIT_GIVEN_BACK
+            name = f"{held.queue.name}: job {held.job.id}"
             try:
-                held.queue.release([held.job])
-                self._console.line(f"{held.queue.name}: job {held.job.id} was stopped while running and given back")
+                lost = held.queue.release([held.job])
             except NobrokerError as error:
-                self._console.warning(f"{held.queue.name}: job {held.job.id} could not be given back: {error}")
+                code = EXIT_GIVEN_BACK
+                self._console.warning(f"{name} could not be given back; it comes back when its lease ends: {error}")
+            else:
+                # Lost: it ended in this very moment, and its outcome is in the queue.
+                if not lost:
+                    code = EXIT_GIVEN_BACK
+                    self._console.line(f"{name} was stopped while running and given back")
         return code

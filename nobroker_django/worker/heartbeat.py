@@ -28,6 +28,7 @@ class Held:
     job: Job
     length: float
     due: float
+    key: int
 
 
 class Heartbeat:
@@ -47,7 +48,8 @@ class Heartbeat:
     def track(self, queue: Queue, job: Job, length: float) -> None:
         """Extend the job's lease by ``length`` seconds again and again from now on."""
         with self._changed:
-            self._held[id(job)] = Held(queue, job, length, time.monotonic() + length / BEATS_PER_LEASE)
+            due = time.monotonic() + length / BEATS_PER_LEASE
+            self._held[id(job)] = Held(queue, job, length, due, id(job))
             self._changed.notify()
 
     def untrack(self, job: Job) -> None:
@@ -76,13 +78,16 @@ class Heartbeat:
 
     def _beat(self, held: Held) -> None:
         held.due = time.monotonic() + held.length / BEATS_PER_LEASE
+        # extend() counts from the deadline: ask for what makes the lease last its full length from now, no more.
+        deadline = held.job.lease_deadline or 0.0
+        missing = min(held.length, max(0.0, time.time() + held.length - deadline))
         try:
-            held.queue.extend(held.job, held.length)
+            held.job = held.queue.extend(held.job, missing)
         except NotLeasedError as error:
             with self._changed:
-                if self._held.get(id(held.job)) is not held:
+                if self._held.get(held.key) is not held:
                     return  # finished meanwhile: nothing was lost
-                self._lost.add(id(held.job))
+                self._lost.add(held.key)
             self._console.warning(f"{held.queue.name}: the lease of job {held.job.id} was lost while it runs: {error}")
         except NobrokerError as error:
             # Two more beats lie within the lease.

@@ -31,6 +31,7 @@ class SignalPipe:
         os.set_blocking(self._write_fd, False)
         self._former_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         self._former: dict[signal.Signals, Any] = {number: signal.signal(number, _nothing) for number in signals}
+        _open.append(self)
 
     def read(self) -> list[int]:
         """The signals since the last look; does not wait."""
@@ -38,14 +39,17 @@ class SignalPipe:
 
     def close(self) -> None:
         """Put the former handlers back."""
-        signal.set_wakeup_fd(self._former_fd)
+        self._restore(self._former_fd)
+
+    def leave(self) -> None:
+        """In a forked process: signals mean again what they meant before, and write into nobody's pipe."""
+        self._restore(-1)
+
+    def _restore(self, wakeup_fd: int) -> None:
+        _open.remove(self)
+        signal.set_wakeup_fd(wakeup_fd)
         for number, handler in self._former.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        os.close(self.fd)
-        os.close(self._write_fd)
-
-    def abandon(self) -> None:
-        """Close the descriptors that a forked child has inherited, without touching its handlers."""
         os.close(self.fd)
         os.close(self._write_fd)
 
@@ -65,6 +69,18 @@ def read_available(fd: int) -> bytes:
         return os.read(fd, 4096)
     except BlockingIOError:
         return b""
+
+
+_open: list[SignalPipe] = []
+
+
+def _leave_all() -> None:
+    # A process that a task forks (multiprocessing does) must die of SIGTERM, and must not pass its signals on to us.
+    for pipe in reversed(tuple(_open)):
+        pipe.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

@@ -120,7 +120,6 @@ class Supervisor:
         """In the new process: run the child and end without returning into the supervisor."""
         code = EXIT_BROKEN
         try:
-            self._signals.abandon()
             for other in self._slots:
                 if other.orders >= 0:
                     os.close(other.orders)

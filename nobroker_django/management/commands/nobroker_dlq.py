@@ -44,7 +44,9 @@ class Command(NobrokerCommand):
             self._list(queues, options)
 
     def _list(self, queues: list[str], options: dict[str, Any]) -> None:
-        found = [(name, job) for name in queues for job in dead_letters(name, options["limit"])]
+        limit = options["limit"]
+        letters = {name: dead_letters(name, limit + 1) for name in queues}
+        found = [(name, job) for name, jobs in letters.items() for job in jobs[:limit]]
         if options["json"]:
             self.print_json(
                 {
@@ -55,10 +57,9 @@ class Command(NobrokerCommand):
             return
         for name, job in found:
             self.print_line(dead_letter_line(name, job))
-        for name in queues:
-            listed = sum(1 for queue, _ in found if queue == name)
-            if listed == options["limit"]:
-                self.print_line(f"{name}: the first {listed} are shown; --limit shows more")
+        for name, jobs in letters.items():
+            if len(jobs) > limit:
+                self.print_line(f"{name}: the first {limit} are shown; --limit shows more")
         if not found:
             self.print_line("no dead letters")
 

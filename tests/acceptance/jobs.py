@@ -1,0 +1,145 @@
+"""Tasks for the acceptance tests. They leave files as traces, and wait for files: events, not sleeps."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nobroker_django import task
+
+PATIENCE = 60.0
+
+
+def trace(path: str | Path, text: str) -> None:
+    """Append one line, whole, whoever else appends."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(fd, f"{text}\n".encode())
+    finally:
+        os.close(fd)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+@task
+def note(path: str, text: str) -> str:
+    """Leave a line."""
+    trace(path, text)
+    return text
+
+
+@task
+def hold(directory: str, name: str) -> str:
+    """Leave ``name.started`` with the process id, wait for ``name.go``, leave ``name.done``."""
+    place = Path(directory)
+    trace(place / f"{name}.started", str(os.getpid()))
+    wait_for((place / f"{name}.go").exists)
+    trace(place / f"{name}.done", str(os.getpid()))
+    return name
+
+
+@task
+def hold_against_everything(directory: str, name: str) -> None:
+    """As ``hold``, and no exception ends it."""
+    place = Path(directory)
+    trace(place / f"{name}.started", str(os.getpid()))
+    while not (place / f"{name}.go").exists():
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            pass
+    trace(place / f"{name}.done", str(os.getpid()))
+
+
+@task
+def die(path: str) -> None:
+    """Leave a line and take the whole process down."""
+    trace(path, str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def leave(path: str, how: str) -> None:
+    """Leave a line and raise what is no ``Exception``."""
+    trace(path, how)
+    raise {
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "cancel": asyncio.CancelledError(),
+        "generator": GeneratorExit(),
+    }[how]
+
+
+@task
+def fail(path: str, text: str) -> None:
+    """Leave a line and fail."""
+    trace(path, "failed")
+    raise ValueError(text)
+
+
+@task
+def wreck(how: str) -> str:
+    """Damage the surroundings of the worker."""
+    if how == "stdout":
+        sys.stdout.close()
+        sys.stderr.close()
+    elif how == "replace":
+        sys.stdout = sys.stderr = None
+    elif how == "chdir":
+        os.chdir("/")
+    elif how == "fork":
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    elif how == "exit handlers":
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(3)  # the exception runs through the worker's frames in the child
+        return f"{how} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}"
+    elif how == "raise":
+        pid = os.fork()
+        if pid == 0:
+            raise ValueError("in the child")
+        return f"{how} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}"
+    elif how == "return":
+        pid = os.fork()
+        if pid == 0:
+            return "the child's"
+        return f"{how} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}"
+    return how
+
+
+@task
+def square_elsewhere(numbers: list[int], method: str) -> list[int]:
+    """Use processes of one's own."""
+    if method == "subprocess":
+        done = subprocess.run(
+            [sys.executable, "-c", f"print(*(n * n for n in {numbers}))"], capture_output=True, text=True, check=True
+        )
+        return [int(word) for word in done.stdout.split()]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        return pool.map(_square, numbers)
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+@task
+def chain(path: str, left: int) -> None:
+    """Leave a line and enqueue the next one."""
+    trace(path, str(left))
+    if left:
+        chain.enqueue(path, left - 1)

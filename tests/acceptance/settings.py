@@ -1,0 +1,18 @@
+"""Settings of the real processes that the acceptance tests start: those of the suite, with queues of the test.
+
+``NOBROKER_TESTS_DIR`` is the test's directory, ``NOBROKER_TESTS_OPTIONS`` (JSON) what the test wants in ``NOBROKER``.
+"""
+
+import json
+import os
+
+from tests.settings import *
+from tests.settings import NOBROKER, RUN_DIR
+
+NOBROKER = {
+    "DIR": str(RUN_DIR / "queues"),
+    "QUEUES": {"default": {}, "second": {}},
+    "BACKOFF": {"BASE": 0},
+    "IMPORTS": ["tests.acceptance.jobs"],
+    **json.loads(os.environ.get("NOBROKER_TESTS_OPTIONS", "{}")),
+}

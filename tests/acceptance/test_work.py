@@ -1,0 +1,324 @@
+"""Real workers doing real work."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+
+import pytest
+
+from nobroker_django import JobState
+
+from . import jobs
+from .conftest import ROOT, until
+
+
+def test_every_job_runs_exactly_once_in_several_processes_of_several_threads(place):
+    half = [jobs.note.enqueue(str(place / "trace"), f"before {n}") for n in range(100)]
+    work = place.work("--processes", 2, "--threads", 4)
+    work.until_ready(2)
+    half += jobs.note.enqueue_many(jobs.note.s(str(place / "trace"), f"after {n}") for n in range(100))
+    until(lambda: place.queue().stats().done == 200)
+    work.signal(15)
+    assert work.end() == 0
+    assert Counter(place.lines("trace")) == Counter(
+        [f"before {n}" for n in range(100)] + [f"after {n}" for n in range(100)]
+    )
+    for result in half:
+        result.refresh()
+        assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
+    assert (
+        len({line.split("pid ")[1].split(")")[0] for line in work.text().splitlines() if "succeeded (" in line}) == 2
+    )
+
+
+def test_a_result_comes_back_to_the_caller(place):
+    work = place.work()
+    assert jobs.note.enqueue(str(place / "trace"), "x").wait(timeout=60).return_value == "x"
+    work.until_says("job .* succeeded")
+
+
+def test_drain_runs_what_is_ready_and_what_that_enqueues_but_waits_for_nothing(place, configure):
+    configure(BACKOFF={"BASE": 3600})
+    jobs.note.using(delay=3600).enqueue(str(place / "trace"), "late")
+    jobs.fail.enqueue(str(place / "trace"), "will be retried in an hour")
+    jobs.chain.enqueue(str(place / "trace"), 5)
+    assert place.work("--drain", "--processes", 2).end() == 0
+    assert Counter(place.lines("trace")) == Counter(["failed", *"543210"])
+    stats = place.queue().stats()
+    assert (stats.done, stats.delayed, stats.ready, stats.leased) == (6, 2, 0, 0)
+
+
+def test_drain_of_empty_queues_ends_at_once(place):
+    assert place.work("--drain").end() == 0
+
+
+def test_max_jobs_counts_the_jobs_of_all_processes(place):
+    for n in range(30):
+        jobs.note.enqueue(str(place / "trace"), str(n))
+    assert place.work("--max-jobs", 7, "--processes", 3, "--threads", 2).end() == 0
+    assert len(place.lines("trace")) == 7
+    assert (place.queue().stats().done, place.queue().stats().ready) == (7, 23)
+
+
+def test_max_jobs_waits_for_jobs_that_are_not_there_yet(place):
+    work = place.work("--max-jobs", 2)
+    work.until_ready()
+    jobs.note.enqueue(str(place / "trace"), "1")
+    until(lambda: place.lines("trace"))
+    jobs.note.enqueue(str(place / "trace"), "2")
+    assert work.end() == 0
+    assert place.lines("trace") == ["1", "2"]
+
+
+def test_idle_timeout_ends_a_worker_without_work(place):
+    jobs.note.enqueue(str(place / "trace"), "x")
+    assert place.work("--idle-timeout", 0.3, "--processes", 2).end() == 0
+    assert place.lines("trace") == ["x"]
+
+
+def test_several_queues_take_turns_in_the_given_order(place):
+    for n in range(3):
+        jobs.note.enqueue(str(place / "trace"), f"default {n}")
+        jobs.note.using(queue_name="second").enqueue(str(place / "trace"), f"second {n}")
+    assert place.work("--drain", "--threads", 1, "-q", "second", "-q", "default").end() == 0
+    assert place.lines("trace") == [f"{name} {n}" for n in range(3) for name in ("second", "default")]
+
+
+def test_a_worker_of_one_queue_leaves_the_others_alone(place):
+    jobs.note.enqueue(str(place / "trace"), "default")
+    jobs.note.using(queue_name="second").enqueue(str(place / "trace"), "second")
+    assert place.work("--drain", "-q", "second").end() == 0
+    assert place.lines("trace") == ["second"]
+    assert place.queue().stats().ready == 1
+
+
+def test_a_job_that_runs_longer_than_its_lease_is_not_delivered_again(place, configure):
+    configure(VISIBILITY_TIMEOUT=1.0)
+    result = jobs.hold.enqueue(str(place), "long")
+    own = jobs.hold.using(visibility_timeout=0.5).enqueue(str(place), "own")
+    work = place.work("--processes", 2)
+    place.until_started("long")
+    place.until_started("own")
+    first = {one.id: place.queue().get(one.id).lease_deadline for one in (result, own)}
+    for one, length in ((result, 1.0), (own, 0.5)):
+
+        def extended(job_id=one.id, length=length):
+            return place.queue().get(job_id).lease_deadline > first[job_id] + 3 * length
+
+        until(extended)
+        job = place.queue().get(one.id)
+        assert (job.state, job.attempts) == (JobState.LEASED, 1)
+        # Extended by what is needed, not by a full length three times in each: a killed worker's job must come back.
+        assert job.lease_deadline < time.time() + 1.1 * length
+    place.let_go("long")
+    place.let_go("own")
+    assert result.wait(timeout=60).attempts == 1
+    assert own.wait(timeout=60).attempts == 1
+    work.signal(15)
+    assert work.end() == 0
+    assert len(place.lines("long.started")) == len(place.lines("own.started")) == 1
+
+
+@pytest.mark.parametrize("how", ["exit", "interrupt", "cancel", "generator"])
+def test_what_is_no_exception_is_a_failed_attempt_too_and_the_worker_goes_on(place, how):
+    result = jobs.leave.using(max_attempts=2).enqueue(str(place / "trace"), how)
+    jobs.note.using(priority=-1).enqueue(str(place / "after"), "x")
+    work = place.work("--threads", 1, "--drain")
+    assert work.end() == 0
+    result.refresh()
+    assert (result.status, result.attempts) == ("FAILED", 2)
+    assert place.lines("trace") == [how, how]
+    assert place.lines("after") == ["x"]
+    assert len(work.children()) == 1
+
+
+def test_jobs_that_no_task_here_can_run_stop_nobody(place):
+    place.queue().enqueue({"task": "gone", "args": [], "kwargs": {}})
+    place.queue().enqueue("not a task")
+    place.queue().enqueue({"task": jobs.note.name, "args": [1, 2, 3, 4], "kwargs": {}}, max_attempts=1)
+    jobs.note.enqueue(str(place / "trace"), "x")
+    work = place.work("--drain")
+    assert work.end() == 0
+    assert place.lines("trace") == ["x"]
+    stats = place.queue().stats()
+    assert (stats.done, stats.delayed, stats.dead) == (1, 1, 2)
+    work.until_says("no task 'gone' is known here")
+    work.until_says("not a task")
+
+
+def test_an_error_text_cannot_forge_a_line_of_the_log(place):
+    jobs.fail.using(max_attempts=1).enqueue(
+        str(place / "trace"), "x\r\n2026-01-01T00:00:00Z worker 1: all is well\x1b[2J"
+    )
+    work = place.work("--drain")
+    assert work.end() == 0
+    assert all(" (pid " in line for line in work.text().splitlines())
+    assert "\x1b" not in work.text()
+    work.until_says(r"x\\r\\n2026-01-01T00:00:00Z worker 1: all is well\\x1b\[2J")
+
+
+def test_a_tasks_module_that_fails_to_import_is_refused_and_the_jobs_stay(place, configure):
+    jobs.note.enqueue(str(place / "trace"), "x")
+    configure(IMPORTS=["tests.acceptance.jobs", "tests.acceptance.no_such_module"])
+    work = place.work("--processes", 2)
+    assert work.end() == 1
+    work.until_says("cannot start: ModuleNotFoundError")
+    assert place.queue().stats().ready == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "returned"),
+    [
+        ("stdout", "stdout"),
+        ("replace", "replace"),
+        ("chdir", "chdir"),
+        ("fork", "fork"),
+        ("exit handlers", "exit handlers 3"),
+        ("raise", "raise 1"),
+        ("return", "return 0"),
+    ],
+)
+def test_a_task_cannot_keep_the_worker_from_recording_its_outcome(place, how, returned):
+    result = jobs.wreck.enqueue(how)
+    after = jobs.note.using(priority=-1).enqueue(str(place / "trace"), "x")
+    assert place.work("--drain", "--threads", 1).end() == 0
+    result.refresh()
+    after.refresh()
+    assert (result.status, after.status) == ("SUCCESSFUL", "SUCCESSFUL")
+    assert result.return_value == returned
+    assert (result.attempts, after.attempts) == (1, 1)
+
+
+@pytest.mark.parametrize("method", ["subprocess", "fork", "spawn"])
+def test_a_task_may_use_processes(place, method):
+    result = jobs.square_elsewhere.enqueue([1, 2, 3], method)
+    work = place.work("--drain")
+    assert work.end() == 0
+    result.refresh()
+    assert result.status == "SUCCESSFUL", work.text()
+    assert result.return_value == [1, 4, 9]
+
+
+def shell(place, redirection):
+    """Run a draining worker under a shell with its output redirected."""
+    return subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m django nobroker_work --drain --processes 2 {redirection}"],
+        cwd=ROOT,
+        env=place.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"])
+def test_a_worker_without_a_usable_output_does_its_work(place, redirection):
+    for n in range(10):
+        jobs.note.enqueue(str(place / "trace"), str(n))
+    done = shell(place, redirection)
+    assert done.returncode == 0, done.stderr
+    assert sorted(place.lines("trace")) == [str(n) for n in range(10)]
+    assert place.queue().stats().done == 10
+
+
+def test_a_worker_whose_reader_has_gone_away_does_its_work(place):
+    reading, writing = os.pipe()
+    os.close(reading)
+    jobs.note.enqueue(str(place / "trace"), "x")
+    work = place.work("--drain", stdout=writing, stderr=subprocess.DEVNULL)
+    os.close(writing)
+    assert work.end() == 0
+    assert place.lines("trace") == ["x"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--processes", "0"],
+        ["--threads", "-1"],
+        ["--grace", "x"],
+        ["--max-jobs", "0"],
+        ["--idle-timeout", "nan"],
+        ["-q", "no"],
+    ],
+)
+def test_wrong_usage_has_its_exit_code(place, arguments):
+    done = place.manage("nobroker_work", *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_the_other_commands_are_usable_by_scripts(place):
+    jobs.note.enqueue(str(place / "trace"), "x")
+    done = place.manage("nobroker_stats", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"ready": 1' in done.stdout
+    assert place.manage("nobroker_dlq", "--requeue", "nothing").returncode == 1
+    assert place.manage("nobroker_dlq", "--requeue").returncode == 2
+    assert place.manage("nobroker_compact").returncode == 0
+    piped = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m django nobroker_stats 2>&1 >&3 3>&- | head -c 0"],
+        cwd=ROOT,
+        env=place.environment(),
+        pass_fds=(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "Traceback" not in piped.stdout + piped.stderr
+
+
+def test_adding_the_app_is_enough_in_development(tmp_path):
+    (tmp_path / "site_settings.py").write_text(
+        textwrap.dedent(
+            """
+            from pathlib import Path
+            BASE_DIR = Path(__file__).parent
+            DEBUG = True
+            SECRET_KEY = "x"
+            INSTALLED_APPS = ["shop", "nobroker_django"]
+            """
+        )
+    )
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "tasks.py").write_text(
+        textwrap.dedent(
+            """
+            from pathlib import Path
+            from nobroker_django import task
+
+            @task
+            def leave(name: str) -> None:
+                (Path(__file__).parent / name).touch()
+            """
+        )
+    )
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+        "DJANGO_SETTINGS_MODULE": "site_settings",
+    }
+
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *arguments],
+            cwd="/",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("-c", "import django; django.setup()")
+    assert not (tmp_path / ".nobroker").exists()
+    run("-c", "import django; django.setup(); from shop.tasks import leave; leave.enqueue('trace')")
+    assert (tmp_path / ".nobroker").is_dir()
+    output = run("-m", "django", "nobroker_work", "--drain")
+    assert (tmp_path / "shop" / "trace").exists()
+    assert "shop.tasks.leave succeeded" in output

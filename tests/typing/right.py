@@ -1,0 +1,46 @@
+"""Calls that the type checker has to accept, with the types it has to see. Never run: checked by ``test_typing``."""
+
+from datetime import timedelta
+from typing import assert_type
+
+from nobroker_django import BackoffPolicy, JobResult, task
+from nobroker_django.decorators import Call, Task
+
+
+@task
+def bare(order_id: int, *, notify: bool = True) -> str:
+    return str(order_id)
+
+
+@task(
+    queue_name="emails",
+    priority=5,
+    max_attempts=3,
+    backoff=BackoffPolicy(base=2.0),
+    visibility_timeout=60,
+    name="send",
+    aliases=["old.send"],
+)
+def send(address: str, copies: int = 1) -> None:
+    return None
+
+
+@task(backoff={"base": 1.0})
+def some_options(*numbers: int) -> list[int]:
+    return list(numbers)
+
+
+async def caller() -> None:
+    assert_type(bare(1), str)
+    assert_type(bare.enqueue(1), JobResult[str])
+    assert_type(bare.enqueue(order_id=1, notify=False), JobResult[str])
+    assert_type(await bare.aenqueue(1, notify=False), JobResult[str])
+    assert_type(bare.enqueue(1).wait(timeout=5).return_value, str)
+    assert_type(bare.get_result("id").return_value, str)
+    assert_type(await bare.aget_result("id"), JobResult[str])
+    assert_type(send.using(delay=timedelta(hours=1), priority=0, job_id="x").enqueue("a", 2), JobResult[None])
+    assert_type(some_options.enqueue_many(some_options.s(1, 2) for _ in range(3)), list[JobResult[list[int]]])
+    assert_type(some_options.enqueue(1, 2, 3).return_value, list[int])
+    first: Call[[str, int], None] | None = None
+    also: Task[[str, int], None] | None = None
+    del first, also

@@ -1,0 +1,12 @@
+"""Each test of the Django layer has queues of its own."""
+
+import pytest
+
+QUEUES = {"default": {}, "emails": {"MAX_ATTEMPTS": 3}}
+
+
+@pytest.fixture(autouse=True)
+def own_queues(settings, tmp_path):
+    """``NOBROKER`` with a directory of this test; the queue objects are closed when the setting is put back."""
+    settings.NOBROKER = {"DIR": tmp_path / "queues", "QUEUES": QUEUES}
+    return settings

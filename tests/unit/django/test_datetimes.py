@@ -1,0 +1,118 @@
+"""When a job runs: seconds, timedelta and datetime."""
+
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from nobroker_django import InvalidOptionError
+from nobroker_django.datetimes import delay_seconds, instant
+from nobroker_django.queues import get_queue
+
+from .sample import add
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("delay", "seconds"), [(0, 0.0), (1.5, 1.5), (60, 60.0), (timedelta(minutes=2), 120.0), (timedelta(0), 0.0)]
+)
+def test_a_delay_is_seconds_or_a_timedelta(delay, seconds):
+    assert delay_seconds(delay) == seconds
+
+
+@pytest.mark.parametrize(
+    "delay", [-5, -0.1, math.nan, math.inf, -math.inf, "10", True, [], timedelta(seconds=-1), 10**400]
+)
+def test_an_impossible_delay_is_refused_by_name(delay):
+    with pytest.raises(InvalidOptionError, match="delay") as raised:
+        add.using(delay=delay)
+    assert raised.value.option == "delay"
+    assert raised.value.stored is False
+
+
+@pytest.mark.parametrize("delay", [1e12, timedelta.max, 1e300])
+def test_a_delay_beyond_the_calendar_is_refused_at_the_call(delay):
+    with pytest.raises(InvalidOptionError, match=r"delay.*9999"):
+        add.using(delay=delay).enqueue(1)
+    assert get_queue().stats().total == 0
+
+
+def test_an_aware_datetime_is_an_exact_instant():
+    assert instant(datetime(2030, 1, 1, tzinfo=UTC)) == 1893456000
+    assert instant(datetime(2030, 1, 1, 1, tzinfo=BERLIN)) == 1893456000
+    late = timezone(timedelta(hours=14))
+    assert instant(datetime(2030, 1, 1, 14, tzinfo=late)) == 1893456000
+
+
+def test_both_readings_of_the_doubled_hour_of_autumn_are_told_apart():
+    first = instant(datetime(2030, 10, 27, 2, 30, tzinfo=BERLIN, fold=0))
+    second = instant(datetime(2030, 10, 27, 2, 30, tzinfo=BERLIN, fold=1))
+    assert second - first == 3600
+
+
+def test_a_naive_datetime_is_refused_with_use_tz(settings):
+    settings.USE_TZ = True
+    with pytest.raises(InvalidOptionError, match="no time zone and USE_TZ is on"):
+        instant(datetime(2030, 1, 1))
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Tokyo", "UTC"])
+def test_a_naive_datetime_without_use_tz_is_read_in_time_zone(settings, zone):
+    settings.USE_TZ = False
+    settings.TIME_ZONE = zone
+    moment = datetime(2030, 6, 1, 12)
+    assert instant(moment) == moment.replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+@pytest.mark.parametrize(
+    "moment", [datetime(1, 1, 1, tzinfo=UTC), datetime(1899, 12, 31, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=BERLIN)]
+)
+def test_the_past_means_now(moment):
+    job = get_queue().get(add.using(run_after=moment).enqueue(1).id)
+    assert job.available_at == pytest.approx(job.enqueued_at, abs=1)
+    assert get_queue().stats().ready == 1
+
+
+def test_a_date_after_2038_is_kept():
+    moment = datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC)
+    job = get_queue().get(add.using(run_after=moment).enqueue(1).id)
+    assert job.available_at == pytest.approx(moment.timestamp(), abs=1)
+
+
+def test_the_last_day_of_the_calendar_is_accepted_and_the_next_refused():
+    assert add.using(run_after=datetime(9999, 12, 31, 12, tzinfo=UTC)).enqueue(1).created
+    with pytest.raises(InvalidOptionError, match="9999"):
+        add.using(run_after=datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))))
+
+
+@pytest.mark.parametrize("value", [date(2030, 1, 1), "2030-01-01", 1893456000, True])
+def test_run_after_is_a_datetime(value):
+    with pytest.raises(InvalidOptionError, match="run_after"):
+        add.using(run_after=value)
+
+
+def test_run_after_takes_a_timedelta_like_djangos_own_tasks():
+    job = get_queue().get(add.using(run_after=timedelta(hours=1)).enqueue(1).id)
+    assert job.available_at - job.enqueued_at == pytest.approx(3600, abs=1)
+
+
+def test_delay_and_run_after_together_are_refused():
+    with pytest.raises(InvalidOptionError, match="not both"):
+        add.using(delay=1, run_after=datetime(2030, 1, 1, tzinfo=UTC))
+
+
+def test_the_later_choice_replaces_the_earlier_one():
+    task = add.using(run_after=datetime(2030, 1, 1, tzinfo=UTC)).using(delay=0)
+    task.enqueue(1)
+    assert get_queue().stats().ready == 1
+
+
+def test_a_delay_counts_from_each_enqueue_not_from_using(monkeypatch):
+    now = [1_000_000.0]
+    monkeypatch.setattr("nobroker_django.enqueueing.time.time", lambda: now[0])
+    options = add.using(delay=60).options
+    assert options.due(now[0]) == 1_000_060.0
+    now[0] += 500
+    assert options.due(now[0]) == 1_000_560.0

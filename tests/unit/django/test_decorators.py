@@ -1,0 +1,294 @@
+"""``@task``: the function as before, and its enqueueing form."""
+
+import asyncio
+import functools
+import inspect
+import math
+
+import pytest
+
+from nobroker_django import (
+    BackoffPolicy,
+    InvalidOptionError,
+    JobConflictError,
+    JobNotFoundError,
+    JobState,
+    registry,
+    task,
+)
+from nobroker_django import TaskArgumentError as ArgumentsError
+from nobroker_django.queues import get_queue
+
+from .sample import add, keep, send
+
+
+@pytest.fixture
+def fresh():
+    """``task`` for functions that are forgotten after the test."""
+    made = []
+
+    @functools.wraps(task)
+    def decorate(*args, **options):
+        def remember(function):
+            made.append(task(**options)(function))
+            return made[-1]
+
+        return remember(args[0]) if args else remember
+
+    yield decorate
+    for one in made:
+        registry.unregister(one)
+
+
+def stored():
+    return get_queue().list_jobs()
+
+
+@pytest.mark.contract("DJ-01")
+def test_a_plain_call_runs_here_and_stores_nothing():
+    assert add(1, b=2) == 3
+    assert add(5) == 6
+    assert send("a@example.org") == "a@example.org"
+    assert stored() == []
+
+
+def test_the_task_keeps_name_docstring_and_signature_of_the_function(fresh):
+    @fresh(name="documented")
+    def documented(a: int, *, b: str = "x") -> None:
+        """Says what it does."""
+
+    assert documented.__name__ == "documented"
+    assert documented.__doc__ == "Says what it does."
+    assert str(inspect.signature(documented)) == "(a: int, *, b: str = 'x') -> None"
+
+
+@pytest.mark.contract("DJ-01")
+def test_enqueue_stores_the_call_and_its_options():
+    result = add.enqueue(1, b=2)
+    assert result.created is True
+    assert result.status == "READY"
+    job = get_queue().get(result.id)
+    assert job.payload == {"task": "tests.unit.django.sample.add", "args": [1], "kwargs": {"b": 2}}
+    assert (job.priority, job.max_attempts, job.visibility_timeout) == (0, 5, None)
+    sent = send.enqueue("a@example.org")
+    job = get_queue("emails").get(sent.id)
+    assert (job.priority, job.max_attempts, job.visibility_timeout) == (5, 2, 7)
+
+
+@pytest.mark.contract("DJ-01")
+def test_using_changes_the_next_calls_and_not_the_task():
+    changed = add.using(priority=-3, queue_name="emails", max_attempts=1, visibility_timeout=90, job_id="one")
+    job = get_queue("emails").get(changed.enqueue(1).id)
+    assert (job.id, job.priority, job.max_attempts, job.visibility_timeout) == ("one", -3, 1, 90)
+    assert get_queue().get(add.enqueue(1).id).priority == 0
+    assert changed(1) == 2
+
+
+def test_an_explicit_zero_is_not_replaced_by_the_default():
+    assert send.using(priority=0).options.priority == 0
+    job = get_queue("emails").get(send.using(priority=0, delay=0).enqueue("x").id)
+    assert job.priority == 0
+
+
+@pytest.mark.contract("DJ-01")
+def test_enqueue_many_stores_all_calls_in_order():
+    results = add.enqueue_many(add.s(n, b=n) for n in range(5))
+    assert [get_queue().get(result.id).payload["args"] for result in results] == [[n] for n in range(5)]
+    assert [job.payload["args"] for job in get_queue().lease(10)] == [[n] for n in range(5)]
+    assert add.enqueue_many([]) == []
+
+
+def test_enqueue_many_stores_nothing_when_one_call_is_wrong():
+    with pytest.raises(ArgumentsError):
+        add.enqueue_many([add.s(1), add.s(1, 2, 3)])  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="parameter 'a'"):
+        add.enqueue_many([add.s(1), add.s({1, 2})])  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="no call of"):
+        add.enqueue_many([add.s(1), keep.s(1)])
+    with pytest.raises(InvalidOptionError, match="job_id"):
+        add.using(job_id="x").enqueue_many([add.s(1)])
+    assert stored() == []
+
+
+@pytest.mark.contract("DJ-01")
+def test_aenqueue_stores_without_running_on_the_event_loop():
+    async def call():
+        return await add.aenqueue(4, b=1)
+
+    result = asyncio.run(call())
+    assert get_queue().get(result.id).payload["args"] == [4]
+
+
+def test_enqueue_works_on_an_event_loop_too():
+    async def call():
+        return add.enqueue(4)
+
+    assert asyncio.run(call()).created
+
+
+@pytest.mark.contract("DJ-01")
+def test_get_result_finds_the_job_again():
+    result = add.enqueue(1)
+    assert add.get_result(result.id).id == result.id
+    assert asyncio.run(add.aget_result(result.id)).status == "READY"
+    with pytest.raises(JobNotFoundError):
+        add.get_result("nothing")
+    with pytest.raises(InvalidOptionError, match="no call of keep"):
+        keep.get_result(result.id)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 1}), ((1,), {"a": 1}), ((), {"b": 1})]
+)
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_stored(args, kwargs):
+    with pytest.raises(ArgumentsError, match=r"tests.unit.django.sample.add\(a: int, b: int = 1\)") as raised:
+        add.enqueue(*args, **kwargs)
+    assert isinstance(raised.value, TypeError)
+    assert raised.value.stored is False
+    assert stored() == []
+
+
+def test_a_parameter_may_have_any_name(fresh):
+    @fresh(name="odd names")
+    def odd(self, args, kwargs, task):
+        return [self, args, kwargs, task]
+
+    result = odd.enqueue(self=1, args=2, kwargs=3, task=4)
+    assert get_queue().get(result.id).payload["kwargs"] == {"self": 1, "args": 2, "kwargs": 3, "task": 4}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("priority", 101),
+        ("priority", -101),
+        ("priority", 1.5),
+        ("priority", "10"),
+        ("priority", True),
+        ("priority", math.nan),
+        ("max_attempts", 0),
+        ("max_attempts", -1),
+        ("max_attempts", 1.5),
+        ("max_attempts", True),
+        ("max_attempts", math.inf),
+        ("visibility_timeout", 0),
+        ("visibility_timeout", math.nan),
+        ("visibility_timeout", "30"),
+        ("queue_name", ""),
+        ("queue_name", "a.b"),
+        ("queue_name", 3),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name_in_the_decorator_and_in_using(option, value):
+    with pytest.raises(InvalidOptionError, match=option) as raised:
+        add.using(**{option: value})
+    assert raised.value.option == option
+    with pytest.raises(InvalidOptionError, match=option):
+        task(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("job_id", ""),
+        ("job_id", "x" * 201),
+        ("job_id", 7),
+        ("job_id", "\ud800"),
+        ("on_commit", 1),
+        ("database", ""),
+        ("database", 3),
+    ],
+)
+def test_a_wrong_option_of_one_call_is_refused_by_name(option, value):
+    with pytest.raises(InvalidOptionError, match=option):
+        add.using(**{option: value})
+
+
+def test_an_unknown_queue_fails_at_the_enqueue_with_the_known_ones():
+    with pytest.raises(InvalidOptionError, match=r"'emial'.*known queues: default, emails"):
+        add.using(queue_name="emial").enqueue(1)
+
+
+def test_an_unknown_database_fails_at_the_enqueue():
+    with pytest.raises(InvalidOptionError, match="DATABASES has no 'archive'"):
+        add.using(database="archive").enqueue(1)
+    assert stored() == []
+
+
+def test_the_same_job_id_gives_the_existing_job_and_other_arguments_are_reported():
+    first = add.using(job_id="invoice 1").enqueue(1)
+    again = add.using(job_id="invoice 1").enqueue(1)
+    assert (first.created, again.created, first.id) == (True, False, again.id)
+    with pytest.raises(JobConflictError):
+        add.using(job_id="invoice 1").enqueue(2)
+    with pytest.raises(JobConflictError):
+        keep.using(job_id="invoice 1").enqueue(1)
+    assert len(stored()) == 1
+
+
+def test_a_backoff_may_be_a_policy_or_some_of_its_values(fresh):
+    assert fresh(name="b1", backoff=BackoffPolicy(base=3))(lambda: None).backoff == BackoffPolicy(base=3)
+    assert fresh(name="b2", backoff={"factor": 4, "jitter": 0})(lambda: None).backoff == BackoffPolicy(
+        factor=4, jitter=0
+    )
+    with pytest.raises(InvalidOptionError, match="unknown key 'BASE'"):
+        task(backoff={"BASE": 3})
+    with pytest.raises(InvalidOptionError, match=r"backoff\.factor"):
+        task(backoff={"factor": 0})
+    with pytest.raises(InvalidOptionError, match="backoff"):
+        task(backoff=3)  # type: ignore[call-overload]
+
+
+def test_names_default_to_where_the_function_is_and_aliases_find_it_too(fresh):
+    @fresh(name="new.name", aliases=["old.name", "older.name"])
+    def renamed():
+        return None
+
+    assert add.name == "tests.unit.django.sample.add"
+    assert registry.find("old.name") is renamed
+    assert registry.find("new.name") is renamed
+    assert registry.find("nobody") is None
+
+
+def test_a_function_that_no_worker_could_find_needs_a_name():
+    def inner():
+        return None
+
+    with pytest.raises(InvalidOptionError, match="not at the top of a module"):
+        task(inner)
+    with pytest.raises(InvalidOptionError, match="not at the top of a module"):
+        task(lambda: None)
+
+
+def test_a_name_stands_for_one_function(fresh):
+    @fresh(name="taken", aliases=["also taken"])
+    def one():
+        return None
+
+    with pytest.raises(InvalidOptionError, match=r"'also taken'.*already belongs to .*one"):
+
+        @task(name="also taken")
+        def two():
+            return None
+
+    assert registry.find("also taken") is one
+
+
+@pytest.mark.parametrize("names", ["one", [""], [3], ["a\nb"]])
+def test_aliases_are_a_list_of_printable_names(names):
+    with pytest.raises(InvalidOptionError, match="aliases"):
+        task(aliases=names)
+
+
+@pytest.mark.parametrize("thing", [3, "add", object(), type("Thing", (), {})])
+def test_only_functions_become_tasks(thing):
+    with pytest.raises(InvalidOptionError, match="decorates functions"):
+        task(thing)
+
+
+def test_the_job_is_ready_for_a_worker_when_enqueue_returns():
+    result = add.enqueue(1)
+    job = get_queue().lease_one()
+    assert job is not None
+    assert job.id == result.id
+    assert job.state is JobState.LEASED

@@ -1,0 +1,322 @@
+"""One delivery: whatever the task does becomes an outcome in the queue."""
+
+import asyncio
+import contextlib
+import sys
+
+import pytest
+from django.db import connections
+from django.utils.translation import gettext_lazy
+
+from nobroker_django import BackoffPolicy, JobState, SerializationError, StorageError, registry, task
+from nobroker_django.execution import Outcome, execute
+from nobroker_django.queues import get_queue
+
+from .sample import add
+
+
+@pytest.fixture
+def make():
+    """Tasks that are forgotten after the test."""
+    made = []
+
+    def decorate(function, **options):
+        made.append(task(**{"name": "the task", **options})(function))
+        return made[-1]
+
+    yield decorate
+    for one in made:
+        registry.unregister(one)
+
+
+def deliver():
+    job = get_queue().lease_one(timeout=10)
+    assert job is not None
+    return job, execute(get_queue(), job)
+
+
+def test_a_returned_value_is_stored_with_the_success():
+    result = add.enqueue(1)
+    job, report = deliver()
+    assert (report.outcome, report.task, report.attempt, report.error) == (Outcome.SUCCEEDED, add.name, 1, "")
+    stored = get_queue().get(job.id)
+    assert (stored.state, stored.result, stored.outcome) == (JobState.DONE, 2, "succeeded")
+    result.refresh()
+    assert result.return_value == 2
+
+
+def test_a_coroutine_function_is_run_to_its_end(make):
+    async def work(a):
+        await asyncio.sleep(0)
+        return a + 1
+
+    make(work).enqueue(1)
+    job, _ = deliver()
+    assert get_queue().get(job.id).result == 2
+
+
+def test_a_task_may_run_an_event_loop_of_its_own(make):
+    async def inner():
+        return 3
+
+    make(lambda: asyncio.run(inner())).enqueue()
+    job, _ = deliver()
+    assert get_queue().get(job.id).result == 3
+
+
+class OwnBaseError(BaseException):
+    pass
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class ExitingText(Exception):
+    def __str__(self):
+        sys.exit(3)
+
+
+class EndlessText(Exception):
+    def __str__(self):
+        return str(self)
+
+
+class NumberText(Exception):
+    def __str__(self):
+        return 3
+
+
+def with_note():
+    error = ValueError("noted")
+    error.__notes__ = [3, NoText()]  # type: ignore[list-item]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make_error", "name"),
+    [
+        (lambda: ValueError("wrong"), "ValueError"),
+        (lambda: SystemExit(0), "SystemExit"),
+        (lambda: SystemExit(3), "SystemExit"),
+        (KeyboardInterrupt, "KeyboardInterrupt"),
+        (GeneratorExit, "GeneratorExit"),
+        (asyncio.CancelledError, "CancelledError"),
+        (OwnBaseError, "OwnBaseError"),
+        (MemoryError, "MemoryError"),
+        (StopIteration, "StopIteration"),
+        (NoText, "NoText"),
+        (ExitingText, "ExitingText"),
+        (EndlessText, "EndlessText"),
+        (NumberText, "NumberText"),
+        (with_note, "ValueError"),
+        (lambda: ValueError("x" * 1_000_000), "ValueError"),
+        (lambda: ValueError("\x00\x1b[2J\r\n\u202e\ud800"), "ValueError"),
+        (lambda: ExceptionGroup("several", [ValueError("a"), NoText()]), "ExceptionGroup"),
+        (lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "UnicodeDecodeError"),
+    ],
+)
+def test_anything_raised_is_a_failed_attempt_that_is_recorded(make, make_error, name):
+    def work():
+        raise make_error()
+
+    make(work, max_attempts=2, backoff={"base": 0}).enqueue()
+    job, report = deliver()
+    assert report.outcome is Outcome.FAILED
+    stored = get_queue().get(job.id)
+    assert (stored.state, stored.attempts) == (JobState.READY, 1)
+    assert (stored.errors[-1].error_class or "").endswith(name)
+    get_queue().nack(get_queue().lease_one(timeout=10))
+    assert get_queue().get(job.id).state is JobState.DEAD
+
+
+def test_the_last_attempt_makes_a_dead_letter(make):
+    def work():
+        raise ValueError("wrong")
+
+    make(work, max_attempts=1).enqueue()
+    job, report = deliver()
+    assert (report.outcome, report.retry_in) == (Outcome.DEAD, None)
+    assert [dead.id for dead in get_queue().dlq()] == [job.id]
+    assert "wrong" in report.error
+
+
+def test_the_backoff_of_the_task_decides_about_the_pause(make):
+    def work():
+        raise ValueError
+
+    make(work, backoff=BackoffPolicy(base=1000, factor=1, max_delay=5000, jitter=0)).enqueue()
+    _, report = deliver()
+    assert report.retry_in == pytest.approx(1000, abs=2)
+
+
+def test_without_one_the_queue_decides(make, settings):
+    settings.NOBROKER = {**settings.NOBROKER, "BACKOFF": {"BASE": 250, "JITTER": 0}}
+
+    def work():
+        raise ValueError
+
+    make(work).enqueue()
+    _, report = deliver()
+    assert report.retry_in == pytest.approx(250, abs=2)
+
+
+def test_an_unknown_task_is_tried_again_after_the_delay_for_it(settings):
+    settings.NOBROKER = {**settings.NOBROKER, "UNKNOWN_TASK_DELAY": 77}
+    get_queue().enqueue({"task": "gone.task", "args": [1], "kwargs": {"a": 2}})
+    job, report = deliver()
+    assert report.outcome is Outcome.FAILED
+    assert report.retry_in == pytest.approx(77, abs=2)
+    stored = get_queue().get(job.id)
+    assert stored.errors[-1].error_class == "nobroker_django.execution.UnknownTaskError"
+    assert "no task 'gone.task' is known here" in (stored.last_error or "")
+    assert stored.payload == {"task": "gone.task", "args": [1], "kwargs": {"a": 2}}
+
+
+def test_a_renamed_task_is_found_by_its_old_name_after_a_requeue(make):
+    get_queue().enqueue({"task": "old.name", "args": [4], "kwargs": {}}, max_attempts=1)
+    job, report = deliver()
+    assert report.outcome is Outcome.DEAD
+    make(lambda a: a, aliases=["old.name"])
+    get_queue().requeue_dead()
+    _, report = deliver()
+    assert report.outcome is Outcome.SUCCEEDED
+    assert get_queue().get(job.id).result == 4
+
+
+def test_arguments_that_the_task_no_longer_takes_fail_and_stay_in_the_job(make):
+    ran = []
+    get_queue().enqueue({"task": "the task", "args": [1], "kwargs": {"gone": 2}}, max_attempts=1)
+    make(lambda a: ran.append(a))
+    job, report = deliver()
+    assert report.outcome is Outcome.DEAD
+    assert ran == []
+    dead = get_queue().get(job.id)
+    assert dead.errors[-1].error_class == "nobroker_django.execution.ArgumentsChangedError"
+    assert dead.payload["kwargs"] == {"gone": 2}
+    assert "requeue" in report.error
+
+
+@pytest.mark.parametrize("payload", [None, "hello", [1], {"task": "x"}, {"task": 1, "args": [], "kwargs": {}}])
+def test_a_payload_that_is_no_task_is_a_dead_letter_at_once(payload):
+    get_queue().enqueue(payload)
+    job, report = deliver()
+    assert report.outcome is Outcome.DEAD
+    assert "not a task" in report.error
+    dead = get_queue().get(job.id)
+    assert (dead.state, dead.attempts, dead.payload) == (JobState.DEAD, 1, payload)
+
+
+class Changing(dict[str, int]):
+    def __iter__(self):
+        raise RuntimeError("no iteration")
+
+    items = keys = values = __iter__
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{1}, object(), (n for n in "ab"), "x" * 2_000_000, Changing(), {1: 2}, gettext_lazy("x"), float("nan"), "\ud800"],
+    ids=["set", "object", "generator", "too large", "odd dict", "keys", "lazy", "nan", "surrogate"],
+)
+def test_a_return_value_that_cannot_be_stored_is_a_failed_attempt_that_says_so(make, value):
+    make(lambda: value, max_attempts=1).enqueue()
+    job, report = deliver()
+    assert report.outcome is Outcome.DEAD
+    error = get_queue().get(job.id).errors[-1]
+    assert error.error_class == "nobroker_django.execution.ReturnValueError"
+    assert error.message is not None
+    assert "ran, but its return value cannot be stored" in error.message
+
+
+def test_a_return_value_with_tuples_is_stored_as_lists(make):
+    make(lambda: (1, (2,))).enqueue()
+    job, _ = deliver()
+    assert get_queue().get(job.id).result == [1, [2]]
+
+
+def test_an_outcome_after_the_lease_was_lost_does_not_count(make):
+    def work():
+        get_queue().release([held[0]])
+
+    make(work).enqueue()
+    held = [get_queue().lease_one()]
+    report = execute(get_queue(), held[0])
+    assert report.outcome is Outcome.LOST
+    assert get_queue().get(held[0].id).state is JobState.READY
+
+
+def test_a_failure_after_the_lease_was_lost_does_not_count_either(make):
+    def work():
+        get_queue().release([held[0]])
+        raise ValueError
+
+    make(work).enqueue()
+    held = [get_queue().lease_one()]
+    assert execute(get_queue(), held[0]).outcome is Outcome.LOST
+    assert get_queue().get(held[0].id).errors == []
+
+
+def test_an_outcome_that_cannot_be_written_is_reported_and_raises_nothing(make, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise StorageError("append to", "/q", OSError(28, "No space left on device"))
+
+    make(lambda: 1).enqueue()
+    job = get_queue().lease_one()
+    monkeypatch.setattr(get_queue(), "ack", refuse)
+    report = execute(get_queue(), job)
+    assert report.outcome is Outcome.UNRECORDED
+    assert "No space left" in report.error
+
+
+def test_the_lease_is_let_go_before_the_outcome_is_recorded(make):
+    states = []
+    make(lambda: None).enqueue()
+    job = get_queue().lease_one()
+    execute(get_queue(), job, before_recording=lambda: states.append(get_queue().get(job.id).state))
+    assert states == [JobState.LEASED]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_broken_database_connection_fails_at_most_the_job_during_which_it_broke(make, monkeypatch):
+    def work():
+        connections["default"].cursor()
+        return 1
+
+    def refuse():
+        raise RuntimeError("cannot even be closed")
+
+    make(work).enqueue()
+    connections["default"].ensure_connection()
+    with monkeypatch.context() as patch:
+        patch.setattr(connections["default"], "close_if_unusable_or_obsolete", refuse)
+        _, report = deliver()
+    assert report.outcome is Outcome.SUCCEEDED
+
+
+def test_the_traceback_of_the_task_is_kept(make):
+    def deep():
+        raise ValueError("from the depth")
+
+    def work():
+        deep()
+
+    make(work).enqueue()
+    job, _ = deliver()
+    text = get_queue().get(job.id).errors[-1].traceback or ""
+    assert "in deep" in text
+    assert "from the depth" in text
+
+
+def test_a_serialization_error_of_the_task_itself_is_its_own_failure(make):
+    def work():
+        add.enqueue({1})  # type: ignore[arg-type]
+
+    make(work).enqueue()
+    job, _ = deliver()
+    assert get_queue().get(job.id).errors[-1].error_class == "nobroker_django.payloads.ArgumentError"
+    with contextlib.suppress(SerializationError):
+        work()
