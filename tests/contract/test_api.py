@@ -53,7 +53,9 @@ def test_the_engine_works_where_django_cannot_even_be_imported(queue_dir):
 
 @pytest.mark.contract("API-02")
 def test_the_engine_works_with_django_installed_and_not_configured(queue_dir):
-    code = WITHOUT_DJANGO.replace('sys.modules["django"] = None', "import os; os.environ.pop('DJANGO_SETTINGS_MODULE', 0)")
+    code = WITHOUT_DJANGO.replace(
+        'sys.modules["django"] = None', "import os; os.environ.pop('DJANGO_SETTINGS_MODULE', 0)"
+    )
     assert run_python(code, queue_dir) == "[1, 2]\n"
 
 
@@ -62,7 +64,9 @@ def test_the_engine_works_with_django_installed_and_not_configured(queue_dir):
 
 @pytest.mark.contract("API-03")
 def test_every_error_derives_from_nobroker_error():
-    classes = [value for value in vars(errors).values() if inspect.isclass(value) and value.__module__ == errors.__name__]
+    classes = [
+        value for value in vars(errors).values() if inspect.isclass(value) and value.__module__ == errors.__name__
+    ]
     assert len(classes) > 10
     assert [cls for cls in classes if not issubclass(cls, NobrokerError)] == []
 
@@ -118,7 +122,9 @@ def test_errors_carry_their_facts_and_say_that_nothing_was_stored(queue):
 
 @pytest.mark.contract("API-03")
 def test_a_full_disk_is_a_storage_error_with_path_errno_and_operation(open_queue):
-    files = FailingFiles(lambda call: call.name == "write" and call.path.endswith(".log"), OSError(errno.ENOSPC, "full"))
+    files = FailingFiles(
+        lambda call: call.name == "write" and call.path.endswith(".log"), OSError(errno.ENOSPC, "full")
+    )
     files.armed = False
     queue = open_queue(files=files)
     files.armed = True
@@ -131,7 +137,9 @@ def test_a_full_disk_is_a_storage_error_with_path_errno_and_operation(open_queue
 
 @pytest.mark.contract("API-03")
 def test_a_failed_sync_is_an_unknown_outcome_with_the_ids_of_the_jobs(open_queue):
-    files = FailingFiles(lambda call: call.name == "datasync" and call.path.endswith(".log"), OSError(errno.EIO, "disk"))
+    files = FailingFiles(
+        lambda call: call.name == "datasync" and call.path.endswith(".log"), OSError(errno.EIO, "disk")
+    )
     files.armed = False
     queue = open_queue(files=files)
     files.armed = True
@@ -200,7 +208,11 @@ def _scenario(directory: Path, clock: FakeClock, files: RecordingFiles, dead: st
     jobs = attempt("lease", lambda: queue.lease(3)) or []
     for name, verb in zip(
         ("ack", "nack", "release"),
-        (lambda job: queue.ack(job, result=1), lambda job: queue.nack(job, error="x"), lambda job: queue.release([job])),
+        (
+            lambda job: queue.ack(job, result=1),
+            lambda job: queue.nack(job, error="x"),
+            lambda job: queue.release([job]),
+        ),
         strict=True,
     ):
         if jobs:
@@ -239,7 +251,9 @@ def test_whatever_system_call_fails_no_bare_oserror_leaves_a_verb_and_nothing_st
         for fd in list(files.paths):
             files.close(fd)
         with Queue(directory, clock=clock) as after:
-            lost = {job_id for job_id in stored - {job.id for job in after.list_jobs()} if not _was_acked(files, job_id)}
+            lost = {
+                job_id for job_id in stored - {job.id for job in after.list_jobs()} if not _was_acked(files, job_id)
+            }
         trouble += [f"call {number}, {call}: stored and lost {job_id}" for job_id in lost]
         shutil.rmtree(directory)
     assert trouble == []
@@ -247,7 +261,9 @@ def test_whatever_system_call_fails_no_bare_oserror_leaves_a_verb_and_nothing_st
 
 def _was_acked(files: RecordingFiles, job_id: str) -> bool:
     """Whether an ACK of the job was written: a compaction has then dropped it rightly."""
-    return any(job_id.encode() in call.data and b"keep_until" in call.data for call in files.record.on(".log", "write"))
+    return any(
+        job_id.encode() in call.data and b"keep_until" in call.data for call in files.record.on(".log", "write")
+    )
 
 
 # --- API-04
