@@ -23,7 +23,7 @@ from .deciding import Decision
 from .errors import CompactionError
 from .files import Files, write_all
 from .framing import HEADER_BYTES, FrameDamage, decode_header, encode_frame, iter_frames, read_frame
-from .generations import Layout, list_generations, write_pointer
+from .generations import Layout, list_generations, sweep_temporaries, write_pointer
 from .log import Log, beginning
 from .records import Ack, Enqueue, Failure, Note, Record, Snapshot, decode_record, encode_body, with_batch_fields
 from .snapshots import enqueue_record
@@ -239,9 +239,7 @@ def sweep_leftovers(files: Files, layout: Layout, live: int) -> list[int]:
     A log above the live one that holds nothing but copies was never live, and is removed. One that holds more was
     (a directory copied in pieces, an old pointer restored): it is left alone, with a warning.
     """
-    for entry in files.listdir(layout.directory):
-        if entry.startswith(f"{layout.name}.compact.") and entry.endswith(".tmp"):
-            files.unlink(layout.directory / entry)
+    sweep_temporaries(files, layout, "current", "compact")
     strays = []
     for generation in list_generations(files, layout):
         if generation <= live:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from .files import Files, write_all
-from .generations import Layout, list_generations, read_pointer, write_pointer
+from .generations import Layout, list_generations, may_create, write_pointer
 from .lockfile import LockFile
 from .log import beginning
 from .records import Snapshot
@@ -25,7 +25,9 @@ def create(files: Files, layout: Layout, lock_file: LockFile, *, now: float, fil
     if not files.flock(lock_file.fd, exclusive=True):
         return
     try:
-        if read_pointer(files, layout) is not None or files.path_identity(layout.lock) != lock_file.identity:
+        if files.path_identity(layout.pointer) is not None or files.path_identity(layout.lock) != lock_file.identity:
+            return
+        if not may_create(files, layout):
             return
         lock_file.control.prepare()
         if 1 not in list_generations(files, layout):

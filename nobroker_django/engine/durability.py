@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .clock import Deadline, sleep
 from .control import generation_of
-from .errors import LockTimeoutError, OutcomeUnknownError
+from .errors import CorruptLogError, LockTimeoutError, NobrokerError, OutcomeUnknownError
 from .framing import FRAME_BYTES
 from .lockfile import LockFile
 from .log import Log
@@ -72,10 +72,24 @@ class Promise:
         except OutcomeUnknownError as error:
             error.job_ids = self.job_ids
             raise
-        except OSError as error:
+        except LockTimeoutError as error:
+            raise self._too_late(error.seconds) from error
+        except CorruptLogError as error:
+            error.stored = None
+            raise
+        except (NobrokerError, OSError) as error:
             raise OutcomeUnknownError("confirm", self.log.path, error, job_ids=self.job_ids) from error
         finally:
             self.drop()
+
+    def _too_late(self, seconds: float) -> LockTimeoutError:
+        return LockTimeoutError(
+            f"written to {self.log.path}, but not known to be durable within {seconds:g} s. The data are in the log "
+            "and survive unless the machine loses power now; do not enqueue them again under another id.",
+            path=self.log.name,
+            seconds=seconds,
+            stored=None,
+        )
 
     def _wait(self) -> None:
         session, log = self.session, self.log
@@ -96,14 +110,7 @@ class Promise:
                     if replaced and self._moved_on(held, target):
                         return
             elif deadline.passed():
-                raise LockTimeoutError(
-                    f"written to {log.path}, but not known to be durable within {deadline.seconds:g} s. The data are "
-                    "in the log and survive unless the machine loses power now; do not enqueue them again under "
-                    "another id.",
-                    path=log.name,
-                    seconds=deadline.seconds,
-                    stored=None,
-                )
+                raise self._too_late(deadline.seconds)
             else:
                 sleep(LOOK_SECONDS)
 

@@ -93,29 +93,30 @@ def check_name_is_distinct(files: Files, layout: Layout) -> None:
             )
 
 
-def read_pointer(files: Files, layout: Layout) -> int | None:
-    """The live generation, or ``None`` when there is no queue yet: neither a pointer nor a log with jobs.
+def may_create(files: Files, layout: Layout) -> bool:
+    """Whether there is no queue yet, after the pointer was not found. False: look again, somebody has just made one.
 
     A generation 1 without pointer that holds no job is an unfinished creation.
 
     Raises:
-        PointerError: the pointer is unreadable, or missing beside existing logs, or its log is not there.
+        PointerError: the pointer is missing beside existing logs.
         UnsupportedVersionError: a lone generation 0, which version 1 wrote without a pointer.
     """
-    try:
-        fd = files.open(layout.pointer, os.O_RDONLY)
-    except FileNotFoundError:
-        logs = list_generations(files, layout)
-        if logs == [0]:
-            raise UnsupportedVersionError(layout.log(0), 1, VERSION) from None
-        if logs and not (logs == [1] and _is_unfinished_creation(files, layout)):
-            raise PointerError(layout.pointer, _missing(layout, logs)) from None
-        return None
-    try:
-        text = files.pread(fd, 64, 0)
-    finally:
-        files.close(fd)
-    return parse_pointer(files, layout, text)
+    logs = list_generations(files, layout)
+    if not logs or (logs == [1] and _is_unfinished_creation(files, layout)):
+        return True
+    if files.path_identity(layout.pointer) is not None:
+        return False
+    if logs == [0]:
+        raise UnsupportedVersionError(layout.log(0), 1, VERSION)
+    raise PointerError(layout.pointer, _missing(layout, logs))
+
+
+def sweep_temporaries(files: Files, layout: Layout, *kinds: str) -> None:
+    """Remove temporary files that a killed process left behind; the caller knows that nobody is writing such a one."""
+    for entry in files.listdir(layout.directory):
+        if entry.endswith(".tmp") and entry.startswith(tuple(f"{layout.name}.{kind}." for kind in kinds)):
+            files.unlink(layout.directory / entry)
 
 
 def _is_unfinished_creation(files: Files, layout: Layout) -> bool:

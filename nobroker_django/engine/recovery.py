@@ -90,6 +90,13 @@ def examine(log: Log, words: Words) -> Tail:
             return _judged(log, tail)
         trusted = synced
     tail = _walk(log, FIRST_OFFSET, size, log.first_end)
+    if tail.records <= log.snapshot.copies:  # the pointer named this log only when all of its copies were synced
+        raise CorruptLogError(
+            log.path,
+            tail.damage.offset if tail.damage else tail.good,
+            f"of {log.snapshot.copies} copied records, which were durable, {tail.records - 1} are there "
+            f"({tail.damage.reason if tail.damage else 'then the file ends'})",
+        )
     if tail.good <= trusted:
         return _judged(log, replace(tail, certified=max(tail.certified, trusted)))
     # Garbage in the words (no write ends where they say) must not cut a sound log: the records alone are believed.
@@ -282,6 +289,9 @@ def _keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) -
             write_all(files, fd, piece)
             at += len(piece)
         files.sync(fd)
+    except BaseException:
+        files.unlink(path)
+        raise
     finally:
         files.close(fd)
     return path

@@ -33,7 +33,7 @@ from .errors import (
     StorageError,
 )
 from .files import Files
-from .generations import Layout, parse_pointer, read_pointer
+from .generations import Layout, parse_pointer, sweep_temporaries
 from .lockfile import LockFile, LongWork, open_lock_file
 from .locks import Descriptor, OwnedMutex, fork_guard
 from .log import Log
@@ -229,7 +229,7 @@ class Session:
             self.files.make_directory(self.layout.directory, self.dir_mode)
             self._lock_file = open_lock_file(self.files, self.layout, self.file_mode)
         if self._log is None:
-            if read_pointer(self.files, self.layout) is None:
+            if self.files.path_identity(self.layout.pointer) is None:
                 create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode)
                 self._drop_what_moved()
                 return None
@@ -238,7 +238,10 @@ class Session:
 
     def _open_live_log(self) -> None:
         """Open the pointer and the log that it names; neither, if a compaction came between."""
-        pointer = Descriptor(self.files, self.files.open(self.layout.pointer, os.O_RDONLY))
+        try:
+            pointer = Descriptor(self.files, self.files.open(self.layout.pointer, os.O_RDONLY))
+        except FileNotFoundError:
+            return
         try:
             generation = parse_pointer(self.files, self.layout, self.files.pread(pointer.fd, 64, 0))
             log = Log(self.files, self.layout.log(generation), generation)
@@ -340,6 +343,7 @@ class Session:
     def _open_first(self, log: Log, lock_file: LockFile, deadline: Deadline) -> None:
         """Nobody else has the queue open: the tail is secured, the projection kept only if it was left clean."""
         control = lock_file.control
+        sweep_temporaries(self.files, self.layout, "new", "current", "compact")
         with self.syncs.locked(log, deadline):
             control.prepare()
             self._secure(log, lock_file, control.read())
@@ -372,7 +376,7 @@ class Session:
                 self._lock_file = None
 
     def _leave(self, held: Held) -> None:
-        """Leave in order, still under the log's lock; closing the lock file then ends the session."""
+        """Leave the session in order, under the log's lock."""
         files, lock_file = self.files, held.lock_file
         try:
             if files.lock_byte(lock_file.fd, SESSION_BYTE, exclusive=True):
@@ -380,6 +384,7 @@ class Session:
                     with self.syncs.locked(held.log, Deadline(self.lock_timeout)):
                         self.syncs.sync(held.log, lock_file, held.log.position(held.end))
                 self.cache.leave(lock_file.control, held.build, self.clock())
+            files.unlock_byte(lock_file.fd, SESSION_BYTE)
         except OSError as error:
             raise StorageError("close the queue in", self.layout.directory, error) from error
         finally:
