@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from album.demo.pictures import Pictures, choose
 from album.demo.processes import DemoError, Processes
 from album.demo.progress import Progress
 from album.demo.story import Story
+from nobroker_django import NobrokerError
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
@@ -72,8 +74,8 @@ class Command(BaseCommand):
         try:
             with Processes(directory) as processes:
                 Story(processes, pictures, progress, checklist).run()
-        except DemoError as error:
-            trouble = str(error)
+        except (DemoError, NobrokerError, OSError, subprocess.SubprocessError) as error:
+            trouble = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - started
         progress.say(f"\nWhat was checked\n\n{checklist.table()}\n")
         if trouble:
