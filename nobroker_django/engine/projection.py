@@ -49,8 +49,12 @@ class Projection:
         finally:
             files.close(fd)
         projection = cls(_connect(str(path)), path, build, log)
-        projection.identity = files.path_identity(path)
-        projection._fill()
+        try:
+            projection.identity = files.path_identity(path)
+            projection._fill()
+        except BaseException:
+            projection.close()
+            raise
         return projection
 
     @classmethod
