@@ -76,7 +76,7 @@ class Child:
             if self._orders in ready:
                 orders = read_available(self._orders)
                 if NOW in orders:
-                    return self._give_back(heartbeat)
+                    return self._give_back(fetcher, heartbeat)
                 if not orders:
                     watched.discard(self._orders)  # the supervisor is gone
                 stop = True
@@ -87,12 +87,14 @@ class Child:
                 if running:
                     self._console.line(f"stopping: {running} running, up to {self._options.grace:g} s to finish")
             if grace_ends is not None and time.monotonic() >= grace_ends:
-                return self._give_back(heartbeat)
+                return self._give_back(fetcher, heartbeat)
 
-    def _give_back(self, heartbeat: Heartbeat) -> int:
+    def _give_back(self, fetcher: Fetcher, heartbeat: Heartbeat) -> int:
         """End now: release what still runs, so that others can take it at once."""
         code = EXIT_STOPPED
-        for held in heartbeat.held():
+        fetcher.stop_leasing()
+        running = heartbeat.held()
+        for held in running:
             name = f"{held.queue.name}: job {held.job.id}"
             try:
                 lost = held.queue.release([held.job])
@@ -104,4 +106,5 @@ class Child:
                 if not lost:
                     code = EXIT_GIVEN_BACK
                     self._console.line(f"{name} was stopped while running and given back")
+        fetcher.wait_for_records(len(running))
         return code

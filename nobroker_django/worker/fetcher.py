@@ -26,6 +26,8 @@ from .options import EXIT_BROKEN, EXIT_DAMAGE, EXIT_FINISHED, EXIT_STOPPED, Work
 
 IDLE_WAIT = 0.2
 """Seconds that one look into the queues waits for a job, and so how late a stop may be noticed."""
+SETTLING = 2.0
+"""Seconds that an immediate end leaves to calls into the queue that are under way."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 
 
@@ -53,6 +55,7 @@ class Fetcher:
         self._running = 0
         self._changed = threading.Condition()
         self._work: SimpleQueue[tuple[Queue, Job]] = SimpleQueue()
+        self._leasing_ended = threading.Event()
         self.counts = dict.fromkeys(Outcome, 0)
         self.exit_code = EXIT_BROKEN
 
@@ -78,10 +81,21 @@ class Fetcher:
             self._console.warning(f"a task has closed a queue of this process, which ends now: {error}")
         except Exception as error:
             self._console.warning(f"the process ends because of a fault: {type(error).__name__}: {error}")
+        self._leasing_ended.set()
         with self._changed:
             self._stopping = True
             self._changed.wait_for(lambda: self._running == 0)
         self._finished()
+
+    def stop_leasing(self) -> None:
+        """Stop, and wait (not for ever) until no lease is being taken, so that what is held is all there is."""
+        self.stop()
+        self._leasing_ended.wait(SETTLING)
+
+    def wait_for_records(self, unfinished: int) -> None:
+        """Wait (not for ever) until what has ended is recorded, all but ``unfinished`` jobs that still run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._running <= unfinished, SETTLING)
 
     def _fetch(self) -> int:
         """Lease and hand out until there is a reason to end; returns the exit code for it."""

@@ -182,7 +182,8 @@ class Supervisor:
         pid, slot.pid = slot.pid, 0
         os.close(slot.orders)
         slot.orders = -1
-        if code in (EXIT_REFUSED, EXIT_DAMAGE):
+        # What cannot even start ends the command; in place of one that did work it is tried again.
+        if code == EXIT_DAMAGE or (code == EXIT_REFUSED and slot.deaths == 0):
             self._codes.add(code)
             if not self._stopping:
                 self._stop(f"worker {slot.number} (pid {pid}) cannot work")

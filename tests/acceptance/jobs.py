@@ -143,3 +143,11 @@ def chain(path: str, left: int) -> None:
     trace(path, str(left))
     if left:
         chain.enqueue(path, left - 1)
+
+
+@task
+def find_user(pk: int, name: str) -> bool:
+    """Whether the row that the job is about is there."""
+    from django.contrib.auth.models import User
+
+    return User.objects.filter(pk=pk, username=name).exists()

@@ -6,10 +6,10 @@
 import json
 import os
 
-from tests.settings import *
+from tests.settings import *  # noqa: F403
 from tests.settings import NOBROKER, RUN_DIR
 
-NOBROKER = {
+NOBROKER = {  # noqa: F811
     "DIR": str(RUN_DIR / "queues"),
     "QUEUES": {"default": {}, "second": {}},
     "BACKOFF": {"BASE": 0},

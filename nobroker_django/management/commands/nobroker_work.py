@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -49,6 +50,8 @@ class Command(NobrokerCommand):
         )
 
     def run(self, options: dict[str, Any]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise CommandError("nobroker_work handles signals and must run in the main thread")
         reserve_standard_descriptors()
         code = Supervisor(
             WorkerOptions(
