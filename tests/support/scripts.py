@@ -1,0 +1,94 @@
+"""Scripts of verbs that the crash tests interrupt: every record type, a compaction, closing and opening again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nobroker_django import BackoffPolicy, Queue
+
+from .ledger import Ledger, Script
+
+NOW = 1_700_000_000.0
+
+
+def clock() -> float:
+    """A clock that stands still: nothing runs out."""
+    return NOW
+
+
+def open_queue(directory: Path, files: Any = None, **options: Any) -> Queue:
+    """A queue whose times do not matter."""
+    options = {"clock": clock, "visibility_timeout": 1e6, "backoff": BackoffPolicy(base=0.0), **options}
+    return Queue(directory, files=files, **options)
+
+
+def every_verb(script: Script) -> None:
+    """All verbs and record types, in about forty writes."""
+    script.enqueue("a1")
+    script.enqueue("a2", "a3", "a4")
+    script.known("i1")
+    script.known("i1")
+    one, two = (*script.lease(2), None, None)[:2]
+    if one:
+        script.extend(one)
+        script.ack(one, result={"n": 1})
+    if two:
+        script.nack(two)
+    three = script.lease(1)
+    if three:
+        script.release(*three)
+    script.enqueue("b1", max_attempts=1, priority=5)
+    for job in script.lease(1):
+        script.nack(job)
+    script.enqueue("b2", priority=4)
+    for job in script.lease(1):
+        script.bury(job)
+    script.requeue_dead()
+
+
+def with_compaction(script: Script) -> None:
+    """``every_verb``, a compaction, and work behind it."""
+    every_verb(script)
+    script.compact()
+    script.enqueue("c1")
+    jobs = script.lease(2)
+    if jobs:
+        script.ack(*jobs)
+    script.known("i1")
+    script.enqueue("c2", "c3")
+
+
+def purging(script: Script) -> None:
+    """A purge between jobs."""
+    script.enqueue("p1", "p2")
+    script.lease(1)
+    script.purge()
+    script.enqueue("p3")
+
+
+def brief(script: Script) -> None:
+    """Few writes, for trying everything."""
+    script.enqueue("s1")
+    script.enqueue("s2", "s3")
+    for job in script.lease(1):
+        script.ack(job)
+    script.lease(1)
+    script.enqueue("s4")
+
+
+SCRIPTS: dict[str, Callable[[Script], None]] = {
+    "every verb": every_verb,
+    "compaction": with_compaction,
+    "purge": purging,
+    "brief": brief,
+}
+
+
+def run(directory: Path, body: Callable[[Script], None], files: Any = None, note: Any = None, **options: Any) -> Ledger:
+    """Open, run the script, close; the ledger."""
+    ledger = Ledger()
+    with open_queue(directory, files, **options) as queue:
+        body(Script(queue, ledger, note or (lambda *_: None)))
+    return ledger
