@@ -16,9 +16,9 @@ from .deciding import Decision
 from .durability import Promise
 from .errors import InvalidOptionError, JobConflictError, SerializationError
 from .framing import FRAME_BYTES
-from .job import Job, new_job_id
-from .payload import decode_payload, encode_payload, payload_digest
-from .records import NULL, Enqueue, check_batch_size, encode_batch, encode_body
+from .job import Job, JobState, new_job_id, new_job_ids
+from .payload import decode_payload, decode_payloads, encode_payload, encode_payloads, payload_digest
+from .records import NULL, Enqueue, EnqueueTemplate, check_batch_size, encode_batch, encode_body
 from .snapshots import enqueue_record, job_of
 from .transitions import DONE, Row
 
@@ -97,6 +97,14 @@ class Adding(Core):
         if not values:
             return []
         now = self._clock()
+        shared = not any(
+            isinstance(value, list | tuple) for value in (priority, delay, max_attempts, visibility_timeout)
+        )
+        if shared and job_ids is None and metas is None:
+            return self._append_alike(
+                values, now, priority=priority, delay=delay, max_attempts=max_attempts,
+                visibility_timeout=visibility_timeout,
+            )  # fmt: skip
         priorities = _each("priority", priority, len(values))
         delays = _each("delay", delay, len(values))
         limits = _each("max_attempts", max_attempts, len(values))
@@ -111,6 +119,33 @@ class Adding(Core):
         if all(job_id is None for job_id in ids):
             return self._append_jobs(records)
         return self._enqueue_known(records, [job_id is not None for job_id in ids])
+
+    def _append_alike(
+        self, values: list[Any], now: float, *, priority: Any, delay: Any, max_attempts: Any, visibility_timeout: Any
+    ) -> list[Job]:
+        """Append many jobs that share all options, quickly."""
+        first = self._record(
+            "payloads[0]", None, None, now, priority=priority, delay=delay, max_attempts=max_attempts, meta=None,
+            visibility_timeout=visibility_timeout,
+        )  # fmt: skip
+        payloads = encode_payloads(values)
+        ids = new_job_ids(len(values))
+        template = EnqueueTemplate(
+            enqueued_at=now, max_attempts=first.max_attempts, priority=first.priority,
+            available_at=first.available_at, visibility_timeout=first.visibility_timeout,
+        )  # fmt: skip
+        kind = int(Enqueue.TYPE)
+        base, starts = self._append_bodies(
+            [(kind, template.body(job_id, payload)) for job_id, payload in zip(ids, payloads, strict=True)], ids
+        )
+        example = _new_job(first, base)
+        return [
+            Job(
+                job_id, value, example.priority, JobState.READY, 0, example.max_attempts, example.available_at, now,
+                seq=base + at, visibility_timeout=example.visibility_timeout,
+            )
+            for job_id, value, at in zip(ids, decode_payloads(payloads), starts, strict=True)
+        ]  # fmt: skip
 
     def _record(
         self,
@@ -146,15 +181,22 @@ class Adding(Core):
 
     def _append_jobs(self, records: list[Enqueue]) -> list[Job]:
         """Append jobs whose ids nobody else can have: no look at the queue is needed."""
-        bodies = [(int(Enqueue.TYPE), encode_body(record)) for record in records]
+        kind = int(Enqueue.TYPE)
+        base, starts = self._append_bodies(
+            [(kind, encode_body(record)) for record in records], [record.id for record in records]
+        )
+        return [_new_job(record, base + at) for record, at in zip(records, starts, strict=True)]
+
+    def _append_bodies(self, bodies: list[tuple[int, bytes]], ids: list[str]) -> tuple[int, list[int]]:
+        """Append and make durable; what has to be added to each start to get the job's seq, and the starts."""
         check_batch_size(sum(len(body) + FRAME_BYTES for _, body in bodies))
         with self._session.locked() as held:
             data, last, starts = encode_batch(bodies, held.unsynced)
             start = held.append(data, last)
-            base = held.log.base
-            promise = Promise.of(held, start + last, data[last:], tuple(record.id for record in records))
+            base = held.log.base + start
+            promise = Promise.of(held, start + last, data[last:], tuple(ids))
         self._keep(promise)
-        return [_new_job(record, base + start + at) for record, at in zip(records, starts, strict=True)]
+        return base, starts
 
     def _enqueue_known(self, records: list[Enqueue], given: list[bool]) -> list[Job]:
         """Append the jobs whose ids are not known yet; the others are returned as they are."""

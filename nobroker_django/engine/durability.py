@@ -40,6 +40,7 @@ class Promise:
     witness_offset: int
     witness: bytes
     job_ids: tuple[str, ...] = ()
+    here: bool = False  # whether this process found the log live and durable, under its sync lock
 
     @classmethod
     def of(cls, held: Held, witness_offset: int, witness: bytes, job_ids: tuple[str, ...] = ()) -> Promise:
@@ -96,19 +97,20 @@ class Promise:
         target = log.position(self.end)
         deadline = Deadline(session.lock_timeout)
         while True:
-            if self.lock_file.control.read().synced >= target:
-                return
             if session.syncs.try_lock(log):
                 try:
-                    sound = session.syncs.sync_if_sound(log, self.lock_file, target)
+                    live = session.syncs.sync_if_sound(log, self.lock_file, target)
                 finally:
                     session.syncs.unlock(log)
-                if sound:
+                if live is not None:
+                    self.here = live == log.generation
                     return
                 with session.locked(deadline, after_failed_sync=True) as held:
                     replaced = held.log is not log or held.lock_file is not self.lock_file
                     if replaced and self._moved_on(held, target):
                         return
+            elif self.lock_file.control.read().synced >= target:
+                return
             elif deadline.passed():
                 raise self._too_late(deadline.seconds)
             else:
@@ -125,7 +127,7 @@ class Promise:
 
     def _compare(self) -> None:
         log = self.log
-        if generation_of(self.lock_file.control.read().end) > log.generation:
+        if not self.here and generation_of(self.lock_file.control.read().end) > log.generation:
             self.session.files.sync_directory(self.session.layout.directory)
         if log.peek(self.witness_offset, len(self.witness)) != self.witness:
             raise OutcomeUnknownError("confirm what was written to", log.path, "a failed sync made others cut it off")

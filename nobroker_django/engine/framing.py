@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .files import Files
@@ -73,13 +73,21 @@ def decode_header(data: bytes) -> tuple[int, int]:
 
 def encode_frame(kind: int, body: bytes) -> bytes:
     """One frame around ``body``."""
-    crc = zlib.crc32(body, zlib.crc32(_SUMMED.pack(len(body), kind)))
-    return _FRAME.pack(len(body), kind, crc) + body
+    length = len(body)
+    return _FRAME.pack(length, kind, zlib.crc32(body, zlib.crc32(_SUMMED.pack(length, kind)))) + body
 
 
-def frame_size(body: bytes) -> int:
-    """Bytes that the frame around ``body`` takes."""
-    return FRAME_BYTES + len(body)
+def encode_frames(bodies: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    """One frame around each body, quicker than one by one."""
+    heads: dict[tuple[int, int], int] = {}
+    frames = []
+    for kind, body in bodies:
+        length = len(body)
+        head = heads.get((length, kind))
+        if head is None:
+            head = heads[length, kind] = zlib.crc32(_SUMMED.pack(length, kind))
+        frames.append(_FRAME.pack(length, kind, zlib.crc32(body, head)) + body)
+    return frames
 
 
 def parse_frame(buffer: bytes, at: int, offset: int, *, last: bool) -> Frame | None:

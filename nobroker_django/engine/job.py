@@ -8,8 +8,10 @@ from __future__ import annotations
 import enum
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
 
 
 class JobState(str, enum.Enum):
@@ -32,8 +34,7 @@ class JobError:
     traceback: str | None = None
 
 
-@dataclass(slots=True)
-class Job:
+class Job(msgspec.Struct):
     """One enqueued call and what is known of its delivery.
 
     Times are Unix seconds. ``attempts`` counts deliveries; ``lease_token`` is the fencing token of the current lease;
@@ -58,14 +59,15 @@ class Job:
     result: Any = None
     outcome: str | None = None
     finished_at: float | None = None
-    errors: list[JobError] = field(default_factory=list)
+    errors: list[JobError] = msgspec.field(default_factory=list)
     meta: dict[str, Any] | None = None
     visibility_timeout: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The job as a dictionary of JSON values (``state`` as its name)."""
-        data = asdict(self)
+        data = msgspec.structs.asdict(self)
         data["state"] = self.state.value
+        data["errors"] = [asdict(error) for error in self.errors]
         return data
 
     def is_eligible(self, now: float) -> bool:
@@ -95,14 +97,24 @@ class QueueStats:
         return asdict(self)
 
 
-def new_job_id() -> str:
-    """A new id: 32 hex digits, in time order, in the layout of a version 7 UUID (RFC 9562, section 5.7, method 3).
+def new_job_ids(count: int) -> list[str]:
+    """New ids, ascending: 32 hex digits in the layout of a version 7 UUID (RFC 9562, section 5.7, method 3).
 
     Time order keeps the projection's index of ids cheap; the random bits come from the system, so a forked child never
     repeats its parent's.
     """
-    ns = time.time_ns()
-    milliseconds, rest = divmod(ns, 1_000_000)
-    fraction = rest * 4096 // 1_000_000
-    low = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
-    return f"{milliseconds & 0xFFFF_FFFF_FFFF:012x}7{fraction:03x}{low:016x}"
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    # 48 bits of milliseconds, version, 12 bits of fraction (counted up within a call), variant, 60 random bits.
+    stamp = (milliseconds & 0xFFFF_FFFF_FFFF) << 12 | rest * 4096 // 1_000_000
+    random = os.urandom(8 * count).hex()
+    ids = []
+    for start in range(0, 16 * count, 16):
+        digits = f"{stamp:015x}"
+        ids.append(f"{digits[:12]}7{digits[12:]}8{random[start : start + 15]}")
+        stamp += 1
+    return ids
+
+
+def new_job_id() -> str:
+    """One new id; see ``new_job_ids``."""
+    return new_job_ids(1)[0]

@@ -24,7 +24,10 @@ RECORD_MARGIN = 16 * 1024
 MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - RECORD_MARGIN
 MAX_RESULT_BYTES = 1024 * 1024
 
-_TOO_MANY = f"holds more than {_MAX_VALUES} values, which cannot fit into a record of {MAX_BODY_BYTES} bytes"
+_SAFE = frozenset((str, bool, type(None)))  # lone surrogates are the encoder's to refuse
+_QUICK = _SAFE | {int}
+_ALLOWED = _QUICK | {float, dict, list, tuple}
+_KEYS = {str}
 
 _encoder = msgspec.json.Encoder()
 _sorted_encoder = msgspec.json.Encoder(order="deterministic")
@@ -42,22 +45,42 @@ def encode_payload(value: Any, *, what: str = "payload", limit: int = MAX_PAYLOA
     Raises:
         SerializationError: JSON would change the value, or it is too large or nested too deeply; ``path`` says where.
     """
-    trouble = _find_trouble(value)
-    if trouble is None:
-        try:
-            data = _encoder.encode(value)
-        except (UnicodeEncodeError, msgspec.EncodeError, ValueError, RecursionError, MemoryError) as error:
-            trouble = f"cannot be written as JSON ({error})"
-        else:
-            if len(data) > limit:
-                raise SerializationError(
-                    f"takes {len(data)} bytes as JSON, the limit is {limit}. Nothing was stored. "
-                    "Keep large data in a file or a database row and pass its name.",
-                    path=what,
-                )
-            return data
-    path, detail = (what, trouble) if trouble is _TOO_MANY else _locate(value, what) or (what, trouble)
-    raise SerializationError(f"{detail}. Nothing was stored.", path=path)
+    lines = _encode_exactly([value])
+    if lines is None:
+        path, detail = _locate(value, what) or (what, "cannot be written as JSON")
+        raise SerializationError(f"{detail}. Nothing was stored.", path=path)
+    if len(lines[0]) > limit:
+        raise SerializationError(
+            f"takes {len(lines[0])} bytes as JSON, the limit is {limit}. Nothing was stored. "
+            "Keep large data in a file or a database row and pass its name.",
+            path=what,
+        )
+    return lines[0]
+
+
+def encode_payloads(values: list[Any], *, what: str = "payloads", limit: int = MAX_PAYLOAD_BYTES) -> list[bytes]:
+    """Each of many values, as ``encode_payload`` does it with one; quicker.
+
+    Raises:
+        SerializationError: one of them cannot be stored exactly; ``path`` begins with ``payloads[INDEX]``.
+    """
+    lines = _encode_exactly(values)
+    if lines is not None and len(max(lines, key=len, default=b"")) <= limit:
+        return lines
+    return [encode_payload(value, what=f"{what}[{index}]", limit=limit) for index, value in enumerate(values)]
+
+
+def _encode_exactly(values: list[Any]) -> list[bytes] | None:
+    """Each value as JSON bytes, or ``None`` when one of them cannot be stored exactly."""
+    if not _is_exact(values):
+        return None
+    try:
+        lines = _encoder.encode_lines(values).split(b"\n")[:-1]  # JSON text has no line feed of its own
+    except (UnicodeEncodeError, msgspec.EncodeError, ValueError, RecursionError, MemoryError):
+        return None
+    if any(len(line) > MAX_DIGITS for line in lines) and not _is_exact(values, integers=True):
+        return None
+    return lines
 
 
 def decode_payload(data: bytes | msgspec.Raw) -> Any:
@@ -68,47 +91,61 @@ def decode_payload(data: bytes | msgspec.Raw) -> Any:
         return json.loads(bytes(data))
 
 
+def decode_payloads(lines: list[bytes]) -> list[Any]:
+    """The values of many that ``encode_payloads`` made."""
+    return _decoder.decode_lines(b"\n".join(lines))
+
+
 def payload_digest(data: bytes | msgspec.Raw) -> str:
     """SHA-256 of the payload with sorted keys, as 64 hex digits: equal payloads have equal digests."""
     return hashlib.sha256(_sorted_encoder.encode(decode_payload(data))).hexdigest()
 
 
-def _find_trouble(value: Any) -> str | None:
-    """What JSON would change in ``value``, without saying where (the quick pass), or ``None``."""
-    stack: list[tuple[Any, int]] = [(value, 1)]
+def _is_exact(values: list[Any], *, integers: bool = False) -> bool:
+    """Whether JSON changes nothing in the values; lone surrogates are the encoder's to refuse.
+
+    Containers are judged by the set of the types in them: only floats and inner containers are looked at singly, and
+    with ``integers`` the lengths of integers (no integer is longer than the JSON text that it is in).
+    """
+    quick = _SAFE if integers else _QUICK
+    stack: list[tuple[Any, int]] = [(values, 0)]
     seen = 0
     while stack:
-        item, depth = stack.pop()
-        kind = type(item)
-        if kind is str or item is None or kind is bool:
+        items, depth = stack.pop()
+        kinds = set(map(type, items))
+        if kinds <= quick:
             continue
-        if kind is int:
-            if not -_LARGE < item < _LARGE:
-                return _describe(item, depth)
-        elif kind is float:
-            if item - item != 0:
-                return _describe(item, depth)
-        elif kind is dict or kind is list or kind is tuple:
-            if depth > MAX_DEPTH:
-                return _describe(item, depth)
-            if kind is dict:
-                for key in item:
-                    if type(key) is not str:
-                        return _describe_key(key)
-                item = item.values()
-            seen += len(item)
-            if seen > _MAX_VALUES:
-                return _TOO_MANY
-            depth += 1
-            stack.extend([(child, depth) for child in item if type(child) is not str])
-        else:
-            return _describe(item, depth)
-    return None
+        if not kinds <= _ALLOWED:
+            return False
+        depth += 1
+        for item in items:
+            kind = type(item)
+            if kind in quick:
+                continue
+            if kind is float:
+                if item - item != 0:
+                    return False
+            elif kind is int:
+                if not -_LARGE < item < _LARGE:
+                    return False
+            elif item:
+                seen += len(item)
+                if depth > MAX_DEPTH or seen > _MAX_VALUES:
+                    return False
+                if kind is dict:
+                    if set(map(type, item)) != _KEYS:
+                        return False
+                    item = item.values()
+                stack.append((item, depth))
+            elif depth > MAX_DEPTH:
+                return False
+    return True
 
 
 def _locate(value: Any, what: str) -> tuple[str, str] | None:
     """Path and description of the first trouble; slow, and only walked when there is one."""
     stack: list[tuple[Any, int, str]] = [(value, 1, what)]
+    seen = 0
     while stack:
         item, depth, path = stack.pop()
         detail = _describe(item, depth)
@@ -124,6 +161,12 @@ def _locate(value: Any, what: str) -> tuple[str, str] | None:
             children = [(child, depth + 1, f"{path}[{index}]") for index, child in enumerate(item)]
         else:
             continue
+        seen += len(children)
+        if seen > _MAX_VALUES:
+            return (
+                what,
+                f"holds more than {_MAX_VALUES} values, which cannot fit into a record of {MAX_BODY_BYTES} bytes",
+            )
         stack.extend(reversed(children))
     return None
 

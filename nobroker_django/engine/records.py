@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import ClassVar
+from itertools import accumulate
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from .errors import SerializationError
-from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frame
+from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frames
 
 NULL = Raw(b"null")  # left out on disk, like every default
 
@@ -261,6 +262,22 @@ def encode_body(record: Record) -> bytes:
     return body
 
 
+class EnqueueTemplate:
+    """Bodies of many new jobs that differ by id and payload alone, without encoding each field of each anew."""
+
+    _BEGIN: ClassVar[bytes] = b'{"id":"","payload":null'
+
+    def __init__(self, **fields: Any) -> None:
+        """Args: the fields of ``Enqueue`` that all of the jobs share."""
+        body = encode_body(Enqueue(id="", payload=NULL, **fields))
+        assert body.startswith(self._BEGIN)
+        self._rest = body[len(self._BEGIN) :]
+
+    def body(self, job_id: str, payload: bytes) -> bytes:
+        """The body of one job; its id is one of ``new_job_ids``, which JSON need not escape."""
+        return b'{"id":"%b","payload":%b%b' % (job_id.encode(), payload, self._rest)
+
+
 def decode_record(kind: int, body: bytes, offset: int) -> Record:
     """The record of an intact frame.
 
@@ -311,17 +328,10 @@ def encode_batch(bodies: Sequence[tuple[int, bytes]], unsynced: int) -> tuple[by
     Raises:
         SerializationError: all together take more than 256 MiB.
     """
-    frames = []
-    starts = []
-    at = 0
-    for index, (kind, body) in enumerate(bodies):
-        if index == 0:
-            body = with_batch_fields(body, len(bodies), unsynced)
-        frame = encode_frame(kind, body)
-        starts.append(at)
-        frames.append(frame)
-        at += len(frame)
-    check_batch_size(at)
+    kind, body = bodies[0]
+    frames = encode_frames([(kind, with_batch_fields(body, len(bodies), unsynced)), *bodies[1:]])
+    starts = [0, *accumulate(map(len, frames))]
+    check_batch_size(starts.pop())
     return b"".join(frames), starts[-1], starts
 
 

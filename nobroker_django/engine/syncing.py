@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .clock import Deadline, sleep
+from .control import generation_of
 from .errors import LockTimeoutError, OutcomeUnknownError
 from .files import Files
 from .generations import Layout
@@ -82,30 +83,30 @@ class SyncLock:
             raise OutcomeUnknownError("sync", log.path, error) from error
         control.set_synced(goal)
 
-    def sync_if_sound(self, log: Log, lock_file: LockFile, target: int) -> bool:
+    def sync_if_sound(self, log: Log, lock_file: LockFile, target: int) -> int | None:
         """Sync the log, if the words allow it. The caller holds the sync lock.
 
         Args:
             target: the position that has to become durable.
 
         Returns:
-            False when the tail has to be secured first.
+            The live generation, in which ``target`` is durable; ``None`` when the tail has to be secured first.
 
         Raises:
             OutcomeUnknownError: the sync failed.
         """
         words = lock_file.control.read()
         if words.synced >= target:
-            return True
+            return generation_of(words.synced)
         if (
             words.poisoned
             or words.syncing
             or not words.belong_to(log.log_id, log.generation)
             or self._files.path_identity(self._layout.lock) != lock_file.identity
         ):
-            return False
+            return None
         self.sync(log, lock_file, words.end)
-        return True
+        return log.generation
 
     def before_fork(self) -> None:
         """Let no thread be in the middle of a sync."""
