@@ -151,3 +151,9 @@ def find_user(pk: int, name: str) -> bool:
     from django.contrib.auth.models import User
 
     return User.objects.filter(pk=pk, username=name).exists()
+
+
+@task
+def standard_descriptors() -> list[str]:
+    """Where descriptors 0 to 2 of the worker lead."""
+    return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]

@@ -214,14 +214,21 @@ def shell(place, redirection):
     )
 
 
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"])
-def test_a_worker_without_a_usable_output_does_its_work(place, redirection):
+@pytest.mark.parametrize(
+    ("redirection", "closed"),
+    [(">&-", [1]), ("2>&-", [2]), ("<&- >&- 2>&-", [0, 1, 2]), (">/dev/full", []), (">/dev/full 2>/dev/full", [])],
+)
+def test_a_worker_without_a_usable_output_does_its_work(place, redirection, closed):
     for n in range(10):
         jobs.note.enqueue(str(place / "trace"), str(n))
+    standard = jobs.standard_descriptors.enqueue()
     done = shell(place, redirection)
     assert done.returncode == 0, done.stderr
+    standard.refresh()
+    # Not a file or a pipe of ours: what somebody prints would be written into it.
+    assert [standard.return_value[number] for number in closed] == ["/dev/null"] * len(closed)
     assert sorted(place.lines("trace")) == [str(n) for n in range(10)]
-    assert place.queue().stats().done == 10
+    assert place.queue().stats().done == 11
 
 
 def test_a_worker_whose_reader_has_gone_away_does_its_work(place):

@@ -1,6 +1,7 @@
 """One queue object per name and process, opened with the settings."""
 
 import os
+import signal
 import threading
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_forked_child_can_ask_for_a_queue_while_a_thread_of_the_parent_was_ope
     with queues._lock:
         pid = os.fork()
         if pid == 0:
+            signal.alarm(10)  # instead of waiting for ever for a lock that nobody holds
             try:
                 get_queue().enqueue("from the child")
             finally:
