@@ -97,6 +97,9 @@ class QueueStats:
         return asdict(self)
 
 
+_FRACTIONS = [f"{number:03x}" for number in range(4096)]
+
+
 def new_job_ids(count: int) -> list[str]:
     """New ids, ascending: 32 hex digits in the layout of a version 7 UUID (RFC 9562, section 5.7, method 3).
 
@@ -107,11 +110,13 @@ def new_job_ids(count: int) -> list[str]:
     # 48 bits of milliseconds, version, 12 bits of fraction (counted up within a call), variant, 60 random bits.
     stamp = (milliseconds & 0xFFFF_FFFF_FFFF) << 12 | rest * 4096 // 1_000_000
     random = os.urandom(8 * count).hex()
-    ids = []
-    for start in range(0, 16 * count, 16):
-        digits = f"{stamp:015x}"
-        ids.append(f"{digits[:12]}7{digits[12:]}8{random[start : start + 15]}")
-        stamp += 1
+    ids: list[str] = []
+    while len(ids) < count:
+        head, fraction = f"{stamp >> 12:012x}7", stamp & 0xFFF
+        starts = range(16 * len(ids), 16 * count, 16)
+        pairs = zip(_FRACTIONS[fraction:], starts, strict=False)
+        ids += [f"{head}{digits}8{random[start : start + 15]}" for digits, start in pairs]
+        stamp = (stamp >> 12) + 1 << 12
     return ids
 
 

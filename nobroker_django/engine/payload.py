@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -24,9 +25,9 @@ RECORD_MARGIN = 16 * 1024
 MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - RECORD_MARGIN
 MAX_RESULT_BYTES = 1024 * 1024
 
-_SAFE = frozenset((str, bool, type(None)))  # lone surrogates are the encoder's to refuse
-_QUICK = _SAFE | {int}
-_ALLOWED = _QUICK | {float, dict, list, tuple}
+_SCALARS = frozenset((str, bool, type(None), int, float))
+_LISTS = frozenset((list, tuple))
+_ALLOWED = _SCALARS | _LISTS | {dict}
 _KEYS = {str}
 
 _encoder = msgspec.json.Encoder()
@@ -104,42 +105,29 @@ def payload_digest(data: bytes | msgspec.Raw) -> str:
 def _is_exact(values: list[Any], *, integers: bool = False) -> bool:
     """Whether JSON changes nothing in the values; lone surrogates are the encoder's to refuse.
 
-    Containers are judged by the set of the types in them: only floats and inner containers are looked at singly, and
+    The values are judged level by level, each by the set of the types in it: only floats are looked at singly, and
     with ``integers`` the lengths of integers (no integer is longer than the JSON text that it is in).
     """
-    quick = _SAFE if integers else _QUICK
-    stack: list[tuple[Any, int]] = [(values, 0)]
-    seen = 0
-    while stack:
-        items, depth = stack.pop()
-        kinds = set(map(type, items))
-        if kinds <= quick:
-            continue
+    level, depth, seen = values, 0, 0
+    while True:
+        kinds = set(map(type, level))
         if not kinds <= _ALLOWED:
             return False
+        if float in kinds and not all(item - item == 0 for item in level if type(item) is float):
+            return False
+        if integers and int in kinds and not all(-_LARGE < item < _LARGE for item in level if type(item) is int):
+            return False
+        if kinds <= _SCALARS:
+            return True
         depth += 1
-        for item in items:
-            kind = type(item)
-            if kind in quick:
-                continue
-            if kind is float:
-                if item - item != 0:
-                    return False
-            elif kind is int:
-                if not -_LARGE < item < _LARGE:
-                    return False
-            elif item:
-                seen += len(item)
-                if depth > MAX_DEPTH or seen > _MAX_VALUES:
-                    return False
-                if kind is dict:
-                    if set(map(type, item)) != _KEYS:
-                        return False
-                    item = item.values()
-                stack.append((item, depth))
-            elif depth > MAX_DEPTH:
-                return False
-    return True
+        dicts = [item for item in level if type(item) is dict] if dict in kinds else []
+        others = [item for item in level if type(item) in _LISTS] if kinds & _LISTS else []
+        if not set(map(type, chain.from_iterable(dicts))) <= _KEYS:
+            return False
+        seen += sum(map(len, dicts)) + sum(map(len, others))
+        if depth > MAX_DEPTH or seen > _MAX_VALUES:
+            return False
+        level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(others)]
 
 
 def _locate(value: Any, what: str) -> tuple[str, str] | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import msgspec
@@ -329,10 +328,9 @@ def encode_batch(bodies: Sequence[tuple[int, bytes]], unsynced: int) -> tuple[by
         SerializationError: all together take more than 256 MiB.
     """
     kind, body = bodies[0]
-    frames = encode_frames([(kind, with_batch_fields(body, len(bodies), unsynced)), *bodies[1:]])
-    starts = [0, *accumulate(map(len, frames))]
-    check_batch_size(starts.pop())
-    return b"".join(frames), starts[-1], starts
+    data, starts = encode_frames([(kind, with_batch_fields(body, len(bodies), unsynced)), *bodies[1:]])
+    check_batch_size(len(data))
+    return data, starts[-1], starts
 
 
 def check_batch_size(size: int) -> None:
