@@ -21,7 +21,14 @@ from django.db import close_old_connections
 
 from . import conf, payloads, registry
 from .decorators import Task
-from .engine.errors import NobrokerError, NotLeasedError, SerializationError
+from .engine.errors import (
+    CorruptLogError,
+    JobNotFoundError,
+    NobrokerError,
+    NotLeasedError,
+    QueueClosedError,
+    SerializationError,
+)
 from .engine.job import Job, JobState
 from .engine.queue import Queue
 
@@ -34,6 +41,11 @@ class Outcome(enum.Enum):
     DEAD = "dead"  # now a dead letter
     LOST = "lost"  # the lease had ended before the outcome could be recorded
     UNRECORDED = "unrecorded"  # the queue could not be written; the lease will end
+
+
+_Recorded = tuple[Outcome, Job | None, str]
+RECORDING_PAUSES = (0.2, 1.0, 3.0)
+"""Seconds between the tries to record an outcome that the queue could not take (full disk, busy lock)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +127,7 @@ def execute(queue: Queue, job: Job, *, before_recording: Callable[[], object] | 
     _close_connections_safely()
     if before_recording is not None:
         before_recording()
-    outcome, settled, message = _record(queue, job, name, value, failure, delay)
+    outcome, settled, message = _record_patiently(queue, job, name, value, failure, delay)
     retry_in = None
     if settled is not None and outcome is Outcome.FAILED:
         retry_in = max(0.0, settled.available_at - time.time())
@@ -159,9 +171,21 @@ def _run(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
     return task.function(*call.args, **call.kwargs)
 
 
+def _record_patiently(queue: Queue, *facts: Any) -> _Recorded:
+    """``_record``, again after a pause while nothing could be written: the task has run, and would run again."""
+    for pause in (*RECORDING_PAUSES, None):
+        try:
+            return _record(queue, *facts)
+        except NobrokerError as error:
+            if pause is None or error.stored is not False or isinstance(error, QueueClosedError | CorruptLogError):
+                return Outcome.UNRECORDED, None, str(error)
+            time.sleep(pause)
+    raise AssertionError
+
+
 def _record(
     queue: Queue, job: Job, name: str, value: Any, failure: BaseException | None, delay: float | None
-) -> tuple[Outcome, Job | None, str]:
+) -> _Recorded:
     """Tell the queue; returns the outcome, the job as it is then (of a failure), and the text for the log."""
     try:
         if failure is None:
@@ -174,10 +198,8 @@ def _record(
             settled = queue.bury(job, error=failure)
         else:
             settled = queue.nack(job, error=failure, delay=delay)
-    except NotLeasedError as error:
+    except (NotLeasedError, JobNotFoundError) as error:
         return Outcome.LOST, None, str(error)
-    except NobrokerError as error:
-        return Outcome.UNRECORDED, None, str(error)
     outcome = Outcome.DEAD if settled.state is JobState.DEAD else Outcome.FAILED
     return outcome, settled, error_text(settled)
 

@@ -1,9 +1,10 @@
 """Writing a job after the commit of the caller's transaction, and never after its rollback.
 
 The log cannot join the database's transaction, so the write is a ``transaction.on_commit`` callback: it runs after
-the outermost commit and is discarded with the savepoint or the transaction that is rolled back. It is not
-``robust``: a job that could not be stored is an error that the caller sees, and it says that the commit itself did
-happen.
+the outermost commit and is discarded with the savepoint (of a nested ``atomic()``) or the transaction that is
+rolled back. Savepoints made by hand with ``transaction.savepoint()`` do not count: Django's callbacks do not know
+of them. It is not ``robust``: a job that could not be stored is an error that the caller sees, and it says that
+the commit itself did happen.
 
 Django's transactions belong to a thread. ``.aenqueue()`` runs in the thread that Django gives to synchronous code
 of the same request (``sync_to_async``, thread-sensitive), so it sees a transaction that was opened there; in a

@@ -43,11 +43,12 @@ class Child:
         try:
             discover()
             queues = [get_queue(name) for name in self._options.queues]
-        except CorruptLogError as error:
-            self._console.warning(f"cannot start: {error}")
-            return EXIT_DAMAGE
         except Exception as error:
-            traceback.print_exc()
+            if isinstance(error, CorruptLogError):
+                self._console.warning(f"cannot start: {error}")
+                return EXIT_DAMAGE
+            if not isinstance(error, NobrokerError):
+                traceback.print_exc()  # of the project's own modules
             self._console.warning(f"cannot start: {type(error).__name__}: {error}")
             return EXIT_REFUSED
 

@@ -166,17 +166,14 @@ class Supervisor:
         self._kill_at = None
 
     def _reap(self) -> None:
-        """Collect every process that has ended, also orphans that became ours (as process 1 of a container)."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            for slot in self._slots:
-                if slot.pid == pid:
-                    self._ended(slot, os.waitstatus_to_exitcode(status))
+        """Collect the children that have ended; as process 1 of a container also the orphans that became ours."""
+        # Elsewhere another part of this process may wait for children of its own.
+        wanted = [-1] if os.getpid() == 1 else [slot.pid for slot in self._slots if slot.pid]
+        for pid in wanted:
+            while ended := _collect(pid):
+                for slot in self._slots:
+                    if slot.pid == ended[0]:
+                        self._ended(slot, os.waitstatus_to_exitcode(ended[1]))
 
     def _ended(self, slot: Slot, code: int) -> None:
         pid, slot.pid = slot.pid, 0
@@ -206,6 +203,15 @@ class Supervisor:
         else:
             what = "stopped" if code == EXIT_STOPPED else f"ended with code {code}"
         self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
+
+
+def _collect(pid: int) -> tuple[int, int] | None:
+    """Id and status of an ended child (of any, for -1), or None."""
+    try:
+        ended = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return ended if ended[0] else None
 
 
 def _signal_name(number: int) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from nobroker_django import JobState
+from nobroker_django.queues import close_queues
 
 from . import jobs
 from .conftest import ROOT, until
@@ -329,3 +330,19 @@ def test_adding_the_app_is_enough_in_development(tmp_path):
     output = run("-m", "django", "nobroker_work", "--drain")
     assert (tmp_path / "shop" / "trace").exists()
     assert "shop.tasks.leave succeeded" in output
+
+
+def test_a_damaged_log_is_not_worked_on_and_has_its_exit_code(place):
+    jobs.note.enqueue(str(place / "trace"), "x")
+    log = place.queue().path
+    close_queues()
+    data = bytearray(log.read_bytes())
+    data[-40] ^= 1
+    log.write_bytes(data)
+    for name in place.directory.glob("queues/default.run/*"):
+        name.unlink()
+    work = place.work("--processes", 2)
+    assert work.end() == 3
+    work.until_says("cannot start: .* is damaged at byte")
+    assert log.read_bytes() == data
+    assert place.lines("trace") == []

@@ -5,8 +5,9 @@ import json
 import os
 
 import pytest
+from django.core.management import CommandError, call_command
 
-from nobroker_django.commandline import escape, iso, job_document, shorten, table, write_line
+from nobroker_django.commandline import NobrokerCommand, escape, iso, job_document, shorten, table, write_line
 from nobroker_django.queues import get_queue
 from nobroker_django.reporting import duration
 
@@ -95,3 +96,13 @@ def test_long_text_is_cut_with_a_mark():
 )
 def test_durations_are_for_people(seconds, text):
     assert duration(seconds) == text
+
+
+def test_an_interrupted_command_ends_with_the_code_for_it(monkeypatch):
+    def interrupt(self, options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NobrokerCommand, "run", interrupt)
+    with pytest.raises(CommandError, match="interrupted") as raised:
+        call_command(NobrokerCommand())
+    assert raised.value.returncode == 130
