@@ -1,4 +1,4 @@
-"""After a power cut, whatever of the unsynced writes reached the disk, in whatever order: what was acknowledged is there.
+"""After a power cut, whatever of the unsynced writes reached the disk, in any order: what was acknowledged is there.
 
 The images are drawn by ``tests.support.powercut``; each is opened by the real queue, which must need no person.
 """

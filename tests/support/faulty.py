@@ -1,8 +1,8 @@
 """System calls that are watched, refused, or the last thing a process does.
 
-``Watched`` names every call of the engine's ``Files`` (kind, path, numbers) to ``before`` and ``after``. What a subclass
-does there makes it a recorder, a failing disk or a crash. One call of ``Files`` is one call here, also where it makes
-several of the system (``sync_directory``).
+``Watched`` names every call of the engine's ``Files`` (kind, path, numbers) to ``before`` and ``after``. What a
+subclass does there makes it a recorder, a failing disk or a crash. One call of ``Files`` is one call here, also where
+it makes several of the system (``sync_directory``).
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ A verb that has begun may have happened; one that has returned must have, unless
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nobroker_django import Job, JobState, NobrokerError, Queue
+from nobroker_django import CompactionError, Job, JobState, NobrokerError, Queue
 
 State = tuple[str, int] | None
 
@@ -108,15 +108,19 @@ class Script:
         self.failures: list[NobrokerError] = []
 
     @contextmanager
-    def _verb(self, changes: dict[str, State], *, durable: bool = True, after: Callable[[], dict[str, State]] | None = None):
-        """Failures of the queue are kept, and end the verb; what they say in ``stored`` is what the ledger believes."""
+    def _verb(
+        self, changes: dict[str, State], *, durable: bool = True, after: Callable[[], dict[str, State]] | None = None
+    ) -> Iterator[None]:
+        """Failures of the queue are kept and end the verb; what ``stored`` says is what the ledger believes."""
         self.ledger.begin(changes)
         self._note("begun", self.ledger)
         try:
             yield
         except NobrokerError as error:
             self.failures.append(error)
-            if error.stored is False:
+            if isinstance(error, CompactionError):
+                self.ledger.unknown(changes)  # it may have failed after the new generation had become live
+            elif error.stored is False:
                 self.ledger.not_begun(changes)
             elif error.stored is True:
                 self.ledger.end(changes)

@@ -60,6 +60,18 @@ def with_compaction(script: Script) -> None:
     script.enqueue("c2", "c3")
 
 
+def reclaiming(directory: Path) -> None:
+    """Leases that ran out, with and without attempts left: RECLAIM and DEAD records."""
+    time = [NOW]
+    with open_queue(directory, clock=lambda: time[0], visibility_timeout=10.0) as queue:
+        queue.enqueue({"k": "r1"}, priority=9)
+        queue.enqueue({"k": "r2"}, priority=9, max_attempts=1)
+        queue.enqueue({"k": "r3"}, delay=1e6)
+        queue.lease(2)
+        time[0] += 20
+        queue.lease(1)
+
+
 def purging(script: Script) -> None:
     """A purge between jobs."""
     script.enqueue("p1", "p2")
@@ -86,9 +98,9 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
 }
 
 
-def run(directory: Path, body: Callable[[Script], None], files: Any = None, note: Any = None, **options: Any) -> Ledger:
+def run(directory: Path, body: Callable[[Script], None], files: Any = None, **options: Any) -> Ledger:
     """Open, run the script, close; the ledger."""
     ledger = Ledger()
     with open_queue(directory, files, **options) as queue:
-        body(Script(queue, ledger, note or (lambda *_: None)))
+        body(Script(queue, ledger))
     return ledger

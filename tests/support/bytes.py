@@ -1,0 +1,62 @@
+"""A log's bytes, read without the engine: frames, batches, and what the records themselves certify."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+
+HEADER = 16
+FRAME = struct.Struct("<IBI")
+SNAPSHOT = 28
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a log."""
+
+    start: int
+    end: int
+    type: int
+    body: dict[str, object]
+
+
+def parse(data: bytes) -> list[Frame]:
+    """The frames of a sound log.
+
+    Raises:
+        AssertionError: it is not sound.
+    """
+    frames, at = [], HEADER
+    while at < len(data):
+        length, kind, crc = FRAME.unpack_from(data, at)
+        body = data[at + FRAME.size : at + FRAME.size + length]
+        assert zlib.crc32(data[at : at + 5] + body) == crc, f"frame at {at}"
+        frames.append(Frame(at, at + FRAME.size + length, kind, json.loads(body)))
+        at = frames[-1].end
+    return frames
+
+
+def batches(frames: list[Frame]) -> list[tuple[int, int, int]]:
+    """``(start, end, certified)`` of each batch: it says that everything before ``certified`` was durable."""
+    found, at = [], 0
+    while at < len(frames):
+        count, unsynced = frames[at].body["n"], frames[at].body["u"]
+        assert isinstance(count, int)
+        assert isinstance(unsynced, int)
+        found.append((frames[at].start, frames[at + count - 1].end, frames[at].start - unsynced))
+        at += count
+    return found
+
+
+def last_boundary(data: bytes, size: int) -> tuple[int, int]:
+    """For a sound log cut to ``size`` bytes: where its last complete batch ends, and what is certified."""
+    frames = parse(data)
+    copies = frames[0].body.get("copies", 0)
+    assert isinstance(copies, int)
+    good, certified = 0, frames[copies].end  # the pointer named this generation only when its copies were synced
+    for _, end, before in batches(frames):
+        if end <= size:
+            good, certified = end, max(certified, before)
+    return good, certified
