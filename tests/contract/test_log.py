@@ -19,7 +19,6 @@ from nobroker_django import (
     JobState,
     LockTimeoutError,
     OutcomeUnknownError,
-    Queue,
     StorageError,
 )
 from nobroker_django.engine.files import Files
@@ -40,7 +39,6 @@ from .helpers import (
     RELEASE,
     REQUEUE,
     SNAPSHOT,
-    FailingFiles,
     RecordingFiles,
     flip,
     frame,
@@ -512,8 +510,10 @@ def written_behind(open_queue, queue_dir, *records):
     body = next(record.body for record in read_log(log) if record.type == ENQUEUE)
     offset = log.stat().st_size
     with open(log, "ab") as file:
-        for kind, change in records:
-            file.write(frame(kind, change if isinstance(change, bytes) else {**body, "u": 0, **change}))
+        file.writelines(
+            frame(kind, change if isinstance(change, bytes) else {**body, "u": 0, **change})
+            for kind, change in records
+        )
     return offset
 
 
