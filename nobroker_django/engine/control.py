@@ -105,8 +105,9 @@ class Control:
 
     def prepare(self) -> None:
         """Give the words their place on the disk, so that writing one never needs a new block."""
-        if self._files.size(self._fd) < AREA_BYTES:
-            write_all(self._files, self._fd, bytes(AREA_BYTES), 0)
+        size = self._files.size(self._fd)
+        if size < AREA_BYTES:
+            write_all(self._files, self._fd, bytes(AREA_BYTES - size), size)
 
     def publish(self, end: int, last: int) -> None:
         """Both positions of the last write, in one call."""

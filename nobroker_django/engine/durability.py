@@ -105,6 +105,8 @@ class Promise:
                 if live is not None:
                     self.here = live == log.generation
                     return
+                if deadline.passed():
+                    raise self._too_late(deadline.seconds)
                 with session.locked(deadline, after_failed_sync=True) as held:
                     replaced = held.log is not log or held.lock_file is not self.lock_file
                     if replaced and self._moved_on(held, target):

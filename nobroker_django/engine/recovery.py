@@ -238,6 +238,7 @@ def secure(
         CorruptLogError: acknowledged data are damaged; nothing was changed.
         OSError: the system refused something; the queue stays poisoned.
     """
+    control.prepare()
     control.set_poisoned(True)
     tail = examine(log, words)
     kept = None

@@ -345,7 +345,6 @@ class Session:
         control = lock_file.control
         sweep_temporaries(self.files, self.layout, "new", "current", "compact")
         with self.syncs.locked(log, deadline):
-            control.prepare()
             self._secure(log, lock_file, control.read())
         self.cache.keep_if_clean(log, control, control.read())
 
