@@ -158,9 +158,9 @@ class Unit:
         if self._failures:
             execute("INSERT OR IGNORE INTO failures VALUES (?, ?)", self._failures)
             execute(
-                "DELETE FROM failures WHERE job = ?1 AND at_offset NOT IN "
-                f"(SELECT at_offset FROM failures WHERE job = ?1 ORDER BY at_offset DESC LIMIT {MAX_FAILURES})",
-                [(seq,) for seq in dict.fromkeys(job for job, _ in self._failures)],
+                "DELETE FROM failures WHERE job = ? AND at_offset NOT IN "
+                f"(SELECT at_offset FROM failures WHERE job = ? ORDER BY at_offset DESC LIMIT {MAX_FAILURES})",
+                [(seq, seq) for seq in dict.fromkeys(job for job, _ in self._failures)],
             )
         self._connection.execute(
             UPDATE_META,
