@@ -11,16 +11,17 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from .clock import Deadline, sleep
 from .control import FOLD_BYTE
 from .durability import WITNESS_BYTES, Promise
 from .errors import LockTimeoutError, OutcomeUnknownError, StorageError
 from .framing import Frame, FrameDamage, encode_frame
+from .held import Held
 from .records import Lease, Record, check_batch_size, encode_body, with_batch_fields
 from .schema import Stale
-from .session import Held, Session
+from .session import Session
 from .unit import Unit
 
 logger = logging.getLogger("nobroker_django")
@@ -101,60 +102,15 @@ def decide(session: Session, act: Callable[[Decision], T], *, promote: bool = Fa
         promote: first make due all jobs whose time has come.
 
     Raises:
-        LockTimeoutError, CorruptLogError, StorageError, and what ``act`` raises.
+        LockTimeoutError, CorruptLogError, StorageError, OutcomeUnknownError, and what ``act`` raises.
     """
-    piece, rebuilds, reached, last_backlog = PIECE_SECONDS, 0, -1, 1 << 62
-    patience = Deadline(session.lock_timeout)
     with ExitStack() as folder:
-        may_fold = False
+        verb = _Verb(session, act, promote, folder)
         while True:
             with session.locked() as held:
-                decision: Decision | None = None
-                outcomes: list[T] = []
-                try:
-                    with held.projection().unit() as unit:
-                        backlog = held.end - unit.applied
-                        if backlog < 0:
-                            raise Stale("it is ahead of the log")
-                        if backlog > BACKLOG_BYTES and not may_fold:
-                            may_fold = _try_to_be_the_folder(session, held, folder)
-                        if may_fold and backlog >= last_backlog:
-                            piece = min(2 * piece, LONGEST_PIECE_SECONDS)
-                        if backlog <= BACKLOG_BYTES or may_fold:
-                            now = session.clock()
-                            if unit.fold(held.end, piece) and (not promote or unit.promote(now, PROMOTE_ROWS)):
-                                decision = Decision(held, unit, now)
-                                outcomes.append(act(decision))
-                                if decision.behind:
-                                    raise _Behind
-                                return outcomes[0]
-                        if unit.applied > reached:
-                            patience = Deadline(session.lock_timeout)
-                        reached, last_backlog = max(reached, unit.applied), backlog
-                except FrameDamage as damage:
-                    raise held.log.corrupt(damage) from None
-                except _Behind:
-                    return outcomes[0]
-                except (Stale, sqlite3.Error, OSError) as error:
-                    if isinstance(error, Stale):
-                        held.discard_projection()
-                    else:
-                        session.cache.drop()
-                    if decision is not None and decision.written:
-                        logger.warning("the projection of %s stays behind the log: %s", held.log.path, error)
-                        if not outcomes:
-                            raise OutcomeUnknownError("finish a call on", held.log.path, error) from error
-                        return outcomes[0]
-                    rebuilds += 1
-                    if not isinstance(error, Stale) or rebuilds > _MOST_REBUILDS:
-                        raise StorageError("read or write the files of", session.layout.directory, error) from error
-            if patience.passed():
-                raise LockTimeoutError(
-                    f"the log of {session.layout.name!r} was not folded by the process that is at it within "
-                    f"{patience.seconds:g} s. Nothing of this call was stored; try again.",
-                    path=str(session.layout.directory),
-                    seconds=patience.seconds,
-                )
+                if verb.attempt(held):
+                    return verb.outcome[0]
+            verb.check_patience()
             sleep(PAUSE_SECONDS)
 
 
@@ -162,12 +118,99 @@ class _Behind(Exception):
     """The verb has succeeded, but its transaction on the projection has to be rolled back."""
 
 
-def _try_to_be_the_folder(session: Session, held: Held, folder: ExitStack) -> bool:
-    """Try to be the one process that folds a long backlog, until ``folder`` is closed."""
-    attempt = ExitStack()
-    had = attempt.enter_context(session.long_work.try_lock(held.lock_file, FOLD_BYTE))
-    if had:
-        folder.push(attempt)
-    else:
-        attempt.close()
-    return had
+class _Verb(Generic[T]):
+    """One verb on its way: attempts, each under the log's lock, until the backlog is folded and ``act`` has run."""
+
+    def __init__(self, session: Session, act: Callable[[Decision], T], promote: bool, folder: ExitStack) -> None:
+        self.outcome: list[T] = []
+        self._session = session
+        self._act = act
+        self._promote = promote
+        self._folder = folder
+        self._may_fold = False
+        self._piece = PIECE_SECONDS
+        self._last_backlog = 1 << 62
+        self._reached = -1
+        self._rebuilds = 0
+        self._patience = Deadline(session.lock_timeout)
+
+    def attempt(self, held: Held) -> bool:
+        """Fold a piece, and if that was all there was, act; whether the verb is over."""
+        decision: Decision | None = None
+        try:
+            with held.projection().unit() as unit:
+                now = self._session.clock()
+                if not self._fold(unit, held) or not (not self._promote or unit.promote(now, PROMOTE_ROWS)):
+                    return False
+                decision = Decision(held, unit, now)
+                self.outcome.append(self._act(decision))
+                if decision.behind:
+                    raise _Behind
+                return True
+        except FrameDamage as damage:
+            raise held.log.corrupt(damage) from None
+        except _Behind:
+            return True
+        except (Stale, sqlite3.Error, OSError) as error:
+            return self._give_up_projection(held, decision, error)
+
+    def _fold(self, unit: Unit, held: Held) -> bool:
+        """Fold what has been appended since; whether all of it was, by whoever is to do it."""
+        backlog = held.end - unit.applied
+        if backlog < 0:
+            raise Stale("it is ahead of the log")
+        if backlog > BACKLOG_BYTES and not self._may_fold:
+            self._may_fold = self._try_to_be_the_folder(held)
+        if self._may_fold and backlog >= self._last_backlog:
+            self._piece = min(2 * self._piece, LONGEST_PIECE_SECONDS)
+        done = (backlog <= BACKLOG_BYTES or self._may_fold) and unit.fold(held.end, self._piece)
+        if unit.applied > self._reached:
+            self._patience = Deadline(self._session.lock_timeout)
+        self._reached, self._last_backlog = max(self._reached, unit.applied), backlog
+        return done
+
+    def _give_up_projection(self, held: Held, decision: Decision | None, error: Exception) -> bool:
+        """The projection failed: damaged, or the disk refuses. What is in the log counts; True if the verb wrote it.
+
+        Raises:
+            StorageError: nothing was written, and building a new projection would not help.
+            OutcomeUnknownError: the verb wrote, but cannot tell what.
+        """
+        if isinstance(error, Stale):
+            held.discard_projection()
+        else:
+            self._session.cache.drop()
+        if decision is not None and decision.written:
+            logger.warning("the projection of %s stays behind the log: %s", held.log.path, error)
+            if not self.outcome:
+                raise OutcomeUnknownError("finish a call on", held.log.path, error) from error
+            return True
+        self.outcome.clear()
+        self._rebuilds += 1
+        if not isinstance(error, Stale) or self._rebuilds > _MOST_REBUILDS:
+            raise StorageError("read or write the files of", self._session.layout.directory, error) from error
+        return False
+
+    def _try_to_be_the_folder(self, held: Held) -> bool:
+        """Try to be the one process that folds a long backlog, until the verb is over."""
+        attempt = ExitStack()
+        had = attempt.enter_context(self._session.long_work.try_lock(held.lock_file, FOLD_BYTE))
+        if had:
+            self._folder.push(attempt)
+        else:
+            attempt.close()
+        return had
+
+    def check_patience(self) -> None:
+        """Waiting for others to fold ends when nothing moves for ``lock_timeout``.
+
+        Raises:
+            LockTimeoutError: that long.
+        """
+        if self._patience.passed():
+            raise LockTimeoutError(
+                f"the log of {self._session.layout.name!r} was not folded by the process that is at it within "
+                f"{self._patience.seconds:g} s. Nothing of this call was stored; try again.",
+                path=str(self._session.layout.directory),
+                seconds=self._patience.seconds,
+            )

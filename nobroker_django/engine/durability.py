@@ -16,9 +16,10 @@ from .clock import Deadline, sleep
 from .control import generation_of
 from .errors import CorruptLogError, LockTimeoutError, NobrokerError, OutcomeUnknownError
 from .framing import FRAME_BYTES
+from .held import Held
 from .lockfile import LockFile
 from .log import Log
-from .session import Held, Session
+from .session import Session
 
 LOOK_SECONDS = 0.0005
 # Enough of a frame to tell it from any other: its checksum, and a JSON object that begins with a unique id.

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 
 from .cache import Cache
 from .clock import Clock, Deadline, sleep
@@ -27,98 +26,22 @@ from .creation import create
 from .errors import (
     CorruptLogError,
     LockTimeoutError,
-    OutcomeUnknownError,
     PointerError,
     QueueClosedError,
     StorageError,
 )
 from .files import Files
 from .generations import Layout, parse_pointer, sweep_temporaries
+from .held import Held
 from .lockfile import LockFile, LongWork, open_lock_file
 from .locks import Descriptor, OwnedMutex, fork_guard
 from .log import Log
-from .projection import Projection
 from .recovery import RecoveryReport, secure
 from .syncing import SyncLock
 
 POLL_SECONDS = 0.0002
 logger = logging.getLogger("nobroker_django")
 _leaked: list[object] = []  # what a forked child inherited and must neither use nor finalise
-
-
-@dataclass(slots=True)
-class Held:
-    """The log's lock is held: the live log, the lock file, and where things stand (bytes)."""
-
-    session: Session
-    log: Log
-    lock_file: LockFile
-    end: int
-    synced: int
-    build: int
-
-    def __enter__(self) -> Held:
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self.session.unlock(self)
-
-    def append(self, data: bytes, last: int) -> int:
-        """Append one write and publish it; returns the offset where it begins.
-
-        Args:
-            last: where, from the beginning of ``data``, its last frame begins.
-
-        On disk: one write, then two control words. Not yet durable.
-
-        Raises:
-            StorageError: the system refused; nothing of the write is left.
-            OutcomeUnknownError: the system refused, and refused to take back what it had written.
-        """
-        start = self.end
-        try:
-            self.log.append(data, start)
-            self.lock_file.control.publish(self.log.position(start + len(data)), self.log.position(start))
-        except OSError as error:
-            self._take_back(error)
-        self.end = start + len(data)
-        return start
-
-    def _take_back(self, error: OSError) -> None:
-        """Undo a write that failed; always raises. Holds the log's lock.
-
-        Raises:
-            StorageError: nothing of the write is left.
-            OutcomeUnknownError: taking it back failed; the queue is poisoned and the next writer secures the tail.
-        """
-        session, log, control = self.session, self.log, self.lock_file.control
-        try:
-            with session.syncs.locked(log, Deadline(session.lock_timeout)):
-                words = control.read()
-                control.set_poisoned(True)
-                log.truncate(self.end)
-                log.datasync()
-                control.publish(log.position(self.end), words.last)
-                control.set_poisoned(bool(words.poisoned or words.syncing))
-        except (OSError, LockTimeoutError) as second:
-            raise OutcomeUnknownError("write to", log.path, f"{error}; taking it back failed too: {second}") from error
-        raise StorageError("write to", log.path, error) from error
-
-    @property
-    def unsynced(self) -> int:
-        """How many bytes before the end are not known to be durable."""
-        return max(0, self.end - self.synced)
-
-    def projection(self) -> Projection:
-        """The current projection of the live log."""
-        projection = self.session.cache.get(self.log, self.lock_file.control, self.build)
-        self.build = projection.build
-        return projection
-
-    def discard_projection(self) -> None:
-        """The current projection is damaged or wrong."""
-        self.session.cache.discard(self.lock_file.control)
-        self.build = 0
 
 
 class Session:

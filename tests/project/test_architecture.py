@@ -37,6 +37,7 @@ ENGINE_ORDER = [
     "cache",
     "recovery",
     "creation",
+    "held",
     "session",
     "durability",
     "deciding",
