@@ -26,6 +26,7 @@ class Ledger:
     maybe: dict[str, list[State]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
+    groups: list[tuple[str, ...]] = field(default_factory=list)  # jobs of one call: all of them are there, or none
     unsure: set[str] = field(default_factory=set)  # jobs of a verb that said "outcome unknown"
 
     def begin(self, changes: dict[str, State]) -> None:
@@ -55,6 +56,7 @@ class Ledger:
             self.certain[key] = shown.get(key)
             self.maybe[key] = []
         self.order = list(shown)
+        self.groups.clear()
         self.unsure.clear()
 
     def unknown(self, keys: Iterable[str]) -> None:
@@ -92,6 +94,9 @@ class Ledger:
             if state not in self.allowed(key):
                 found.append(f"{key} is {state}, allowed were {self.allowed(key)}")
         found += [f"{key} was never enqueued" for key in shown if key not in self.certain]
+        for group in self.groups:
+            if all(self.certain[key] is None for key in group) and 0 < sum(key in shown for key in group) < len(group):
+                found.append(f"of {group} only {[key for key in group if key in shown]} are there")
         places = [self.order.index(key) for key in shown if key in self.order]
         if places != sorted(places):
             found.append(f"order {list(shown)}, enqueued as {self.order}")
@@ -134,6 +139,9 @@ class Script:
 
     def enqueue(self, *keys: str, **options: Any) -> None:
         """One job, or several at once."""
+        if len(keys) > 1:
+            self.ledger.certain.update(dict.fromkeys(keys))
+            self.ledger.groups.append(keys)
         with self._verb(dict.fromkeys(keys, ("ready", 0))):
             if len(keys) == 1:
                 self.queue.enqueue(_payload(keys[0]), **options)

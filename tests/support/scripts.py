@@ -90,11 +90,19 @@ def brief(script: Script) -> None:
     script.enqueue("s4")
 
 
+def leasing(script: Script) -> None:
+    """Many leases in a row, none of them durable: a power cut takes all of them."""
+    script.enqueue(*[f"l{number}" for number in range(6)])
+    for _ in range(5):
+        script.lease(1)
+
+
 SCRIPTS: dict[str, Callable[[Script], None]] = {
     "every verb": every_verb,
     "compaction": with_compaction,
     "purge": purging,
     "brief": brief,
+    "leases": leasing,
 }
 
 

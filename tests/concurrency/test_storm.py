@@ -1,0 +1,93 @@
+"""Many processes on one queue, killed at random: nothing acknowledged is lost, nothing is done twice, tokens rise."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.crashing import drawn
+from tests.support.procs import Diary
+from tests.support.storm import ROLES, Storm, check, compactor, producer, visitor, worker
+
+pytestmark = [pytest.mark.contract("PROC-01", "LEASE-01", "LEASE-02", "LEASE-03", "LOG-06", "COMP-03")]
+
+
+def storm(directory: Path, diary: Diary, errors: Diary, seed: str, *, rounds: int, kills: int) -> None:
+    rng = drawn(seed)
+    weather = Storm(directory, diary, errors, rng)
+    try:
+        for _ in range(rounds):
+            for role in ROLES:
+                weather.start(role)
+            weather.more(2000)
+            for _ in range(kills):
+                weather.more(rng.randrange(1, 1500))
+                weather.kill_some()
+            weather.more(500)
+            weather.end()
+            print(check(directory, diary), f"{weather.births} processes")
+    finally:
+        weather.end()
+    logs = list(directory.glob("*.log"))
+    assert len(logs) <= 2, logs  # the last compaction may have been killed before it removed the old one
+
+
+def test_a_storm(queue_dir: Path, diary: Diary, errors: Diary):
+    storm(queue_dir, diary, errors, "storm", rounds=2, kills=8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_storm(queue_dir: Path, diary: Diary, errors: Diary, seed: int):
+    storm(queue_dir, diary, errors, f"long {seed}", rounds=5, kills=25)
+
+
+def sabotage(directory: Path, rng, number: int) -> str:
+    """Harm a cache or a lock file, as a careless person or a temporary-file cleaner would."""
+    run = directory / "default.run"
+    builds = sorted(run.glob("*.index")) if run.is_dir() else []
+    what = rng.choice(
+        ("remove run", "remove index", "replace index", "empty index", "remove wal", "move lock", "remove lock")
+    )
+    match what:
+        case "remove run":
+            shutil.rmtree(run, ignore_errors=True)
+        case "remove index":
+            for path in builds:
+                path.unlink(missing_ok=True)
+        case "replace index" if builds:
+            garbage = directory / f"garbage-{number}"
+            garbage.write_bytes(rng.randbytes(10_000))
+            garbage.rename(builds[-1])
+        case "empty index" if builds:
+            with builds[-1].open("r+b") as file:
+                file.truncate(0)
+        case "remove wal" if builds:
+            builds[-1].with_name(builds[-1].name + "-wal").unlink(missing_ok=True)
+        case "move lock":
+            (directory / "default.lock").rename(directory / f"moved-{number}")
+        case "remove lock":
+            (directory / "default.lock").unlink(missing_ok=True)
+            (directory / "default.lock").touch()
+    return what
+
+
+@pytest.mark.contract("PROC-03")
+def test_caches_and_lock_files_harmed_under_load(queue_dir: Path, diary: Diary, errors: Diary):
+    rng = drawn("sabotage")
+    weather = Storm(queue_dir, diary, errors, rng)
+    done = []
+    try:
+        for role in (producer, producer, worker, worker, compactor, visitor):
+            weather.start(role)
+        weather.more(1000)
+        for number in range(40):
+            weather.more(rng.randrange(1, 400))
+            done.append(sabotage(queue_dir, rng, number))
+            if number % 10 == 9:
+                weather.kill_some()
+        weather.more(1000)
+        weather.end()
+        print(check(queue_dir, diary), done)
+    finally:
+        weather.end()
