@@ -235,7 +235,7 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-_MODE = _integer(0, 0o777, " Write it in octal, such as 0o660.")
+_MODE = _integer(0, 0o7777, " Write it in octal, such as 0o660.")
 _QUEUE_KEYS: dict[str, tuple[str, _Check]] = {
     "VISIBILITY_TIMEOUT": ("visibility_timeout", _seconds(zero=False)),
     "MAX_ATTEMPTS": ("max_attempts", _integer(1)),

@@ -6,6 +6,8 @@ that have changed are closed and dropped. What happens to an object in a forked 
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import threading
 from typing import Any
@@ -13,7 +15,10 @@ from typing import Any
 from django.core.signals import setting_changed
 
 from . import conf
+from .engine.errors import NobrokerError
 from .engine.queue import Queue
+
+logger = logging.getLogger("nobroker_django")
 
 _lock = threading.Lock()
 _opened: dict[str, Queue] = {}
@@ -70,5 +75,14 @@ def _unlock_in_child() -> None:
     _lock = threading.Lock()
 
 
+def _close_at_exit() -> None:
+    """Leave in order, so that the next process need not build the projection anew; best effort."""
+    try:
+        close_queues()
+    except NobrokerError as error:
+        logger.warning("a queue was not left in order: %s", error)
+
+
+atexit.register(_close_at_exit)
 setting_changed.connect(_settings_changed, dispatch_uid="nobroker_django.queues")
 os.register_at_fork(after_in_child=_unlock_in_child)

@@ -8,6 +8,7 @@ extended, by one heartbeat thread for all. ``manage.py nobroker_work`` builds on
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -237,10 +238,13 @@ class Worker:
         try:
             error: BaseException | None = None
             with self._heartbeat.beating(self.queue, job, seconds):
+                process = os.getpid()
                 try:
                     self.handler(job)
                 except BaseException as raised:
                     error = raised
+                if os.getpid() != process:
+                    os._exit(1)  # a child that the handler forked and let run on: the job is its parent's
             self._finish(job, error)
         finally:
             with self._lock:
