@@ -235,15 +235,25 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-_MODE = _integer(0, 0o7777, " Write it in octal, such as 0o660.")
+def _mode(allowed: int, example: str) -> _Check:
+    """Permission bits; a number with other bits is most likely a forgotten ``0o``."""
+
+    def check(value: object, where: str) -> int:
+        if type(value) is not int or value < 0 or value & ~allowed:
+            raise ImproperlyConfigured(f"{where} must be permission bits in octal, such as {example}, not {value!r}.")
+        return value
+
+    return check
+
+
 _QUEUE_KEYS: dict[str, tuple[str, _Check]] = {
     "VISIBILITY_TIMEOUT": ("visibility_timeout", _seconds(zero=False)),
     "MAX_ATTEMPTS": ("max_attempts", _integer(1)),
     "BACKOFF": ("backoff", _mapping),
     "RETENTION": ("retention", _seconds()),
     "FSYNC": ("fsync", _boolean),
-    "FILE_MODE": ("file_mode", _MODE),
-    "DIR_MODE": ("dir_mode", _MODE),
+    "FILE_MODE": ("file_mode", _mode(0o777, "0o660")),
+    "DIR_MODE": ("dir_mode", _mode(0o2777, "0o2770")),
 }
 _GLOBAL_KEYS: dict[str, tuple[str, _Check]] = {
     "UNKNOWN_TASK_DELAY": ("unknown_task_delay", _seconds()),

@@ -70,6 +70,7 @@ def test_a_key_for_the_whole_layer_is_refused_in_a_queue():
         ("FSYNC", 1),
         ("FILE_MODE", 660),
         ("DIR_MODE", "0o700"),
+        ("DIR_MODE", 2770),
         ("BACKOFF", {"FACTOR": 0.5}),
         ("BACKOFF", 3),
         ("UNKNOWN_TASK_DELAY", -1),
@@ -86,6 +87,10 @@ def test_a_key_for_the_whole_layer_is_refused_in_a_queue():
 def test_a_wrong_value_is_refused_naming_the_key(key, value):
     with pytest.raises(ImproperlyConfigured, match=key):
         parse(**{key: value})
+
+
+def test_a_directory_may_pass_its_group_on():
+    assert parse(DIR_MODE=0o2770).queues["default"].dir_mode == 0o2770
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "b ", "../x", "-a", "é", "a" * 65, "a\n"])
