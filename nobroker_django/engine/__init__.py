@@ -8,6 +8,6 @@ Reading order, which is also the order of the imports:
 * files of one queue: ``generations``, ``log``, ``lockfile``, ``syncing``
 * replayed state: ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
-  ``durability``
+  ``durability``, ``read_view``
 * verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``worker``
 """

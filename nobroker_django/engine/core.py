@@ -12,13 +12,15 @@ from .backoff import BackoffPolicy
 from .clock import Clock, system_clock
 from .deciding import Decision, decide
 from .durability import Promise
-from .errors import InvalidOptionError
+from .errors import InvalidOptionError, ReadOnlyError
 from .files import Files
 from .generations import Layout
+from .read_view import Look, ReadView
 from .recovery import RecoveryReport
 from .session import Session
 
 T = TypeVar("T")
+Asked = Decision | Look  # what a verb that only looks gets to see
 
 
 class Core:
@@ -37,6 +39,7 @@ class Core:
         retention: float = 0.0,
         file_mode: int = 0o600,
         dir_mode: int = 0o700,
+        read_only: bool = False,
         clock: Clock = system_clock,
         files: Files | None = None,
     ) -> None:
@@ -51,19 +54,19 @@ class Core:
         self._clock = clock
         self._layout = Layout.of(path, name)
         self._files = files or Files()
-        self._session = Session(
-            self._layout,
-            self._files,
-            clock,
-            lock_timeout=options.seconds("lock_timeout", lock_timeout, zero=False),
-            file_mode=options.mode("file_mode", file_mode),
-            dir_mode=options.mode("dir_mode", dir_mode),
-        )
+        self._view: ReadView | None = None
+        self._opened: Session | None = None
+        timeout = options.seconds("lock_timeout", lock_timeout, zero=False)
+        modes = {"file_mode": options.mode("file_mode", file_mode), "dir_mode": options.mode("dir_mode", dir_mode)}
+        if read_only:
+            self._view = ReadView(self._layout, self._files, clock)
+            return
+        self._opened = Session(self._layout, self._files, clock, lock_timeout=timeout, **modes)
         try:
-            with self._session.locked():
+            with self._opened.locked():
                 pass
         except BaseException:
-            self._session.abandon()
+            self._opened.abandon()
             raise
 
     # -- properties
@@ -76,19 +79,50 @@ class Core:
     @property
     def path(self) -> Path:
         """The live log file."""
+        if self._view is not None:
+            return Path(self._view.log_path)
         with self._session.locked() as held:
             return held.log.path
 
     @property
     def recovery(self) -> RecoveryReport:
         """What opening found at the end of the log; ``repaired`` tells whether a torn tail was cut."""
-        return self._session.recovery
+        return self._opened.recovery if self._opened is not None else RecoveryReport()
 
     def now(self) -> float:
         """The queue's clock: Unix seconds."""
         return self._clock()
 
+    @property
+    def read_only(self) -> bool:
+        """Whether this object can only look."""
+        return self._view is not None
+
+    def close(self) -> None:
+        """Close the files; the object cannot be used afterwards. Closing again does nothing."""
+        if self._view is not None:
+            self._view.close()
+        else:
+            self._session.close()
+
     # -- for the verbs
+
+    @property
+    def _session(self) -> Session:
+        """The open files, for a verb that changes something.
+
+        Raises:
+            ReadOnlyError: this object can only look.
+        """
+        if self._opened is None:
+            raise ReadOnlyError(self.name)
+        return self._opened
+
+    def _look(self, act: Callable[[Asked], T]) -> T:
+        """``act`` on the state of this moment, for a verb that changes nothing."""
+        if self._view is not None:
+            return self._view.look(act)
+        return decide(self._session, act)
 
     def _decide(self, act: Callable[[Decision], T], *, promote: bool = False) -> T:
         """``act`` under the log's lock with everything folded in; see ``deciding``."""

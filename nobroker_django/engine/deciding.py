@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from .clock import Deadline, sleep
 from .control import FOLD_BYTE
@@ -19,6 +19,7 @@ from .durability import WITNESS_BYTES, Promise
 from .errors import LockTimeoutError, OutcomeUnknownError, StorageError
 from .framing import Frame, FrameDamage, encode_frame
 from .held import Held
+from .log import Log
 from .records import Lease, Record, check_batch_size, encode_body, with_batch_fields
 from .schema import Stale
 from .session import Session
@@ -46,6 +47,13 @@ class Decision:
     written: bool = False
     behind: bool = False
     _witness: tuple[int, bytes] = field(default=(0, b""))
+
+    behind_bytes: ClassVar[int] = 0
+
+    @property
+    def log(self) -> Log:
+        """The live log, which the offsets of rows mean."""
+        return self.held.log
 
     def write(self, records: Sequence[Record]) -> list[int]:
         """Append the records as one batch and fold them; returns their offsets. Leases get their fencing tokens here.

@@ -105,6 +105,16 @@ class ReentrantCallError(NobrokerError):
         )
 
 
+class ReadOnlyError(NobrokerError):
+    """The queue was opened with ``read_only=True``; the call changed nothing."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"queue {queue!r} was opened read-only: nothing was changed. Open it without read_only=True to change it."
+        )
+        self.queue = queue
+
+
 class QueueClosedError(NobrokerError):
     """The queue object was closed; the call did nothing."""
 

@@ -70,6 +70,10 @@ class Files:
             return None
         return st.st_dev, st.st_ino
 
+    def path_size(self, path: str | os.PathLike[str]) -> int:
+        """Size in bytes of what ``path`` names."""
+        return os.stat(path).st_size
+
     def mode(self, path: str | os.PathLike[str]) -> int:
         """Permission bits of ``path``."""
         return stat.S_IMODE(os.stat(path).st_mode)

@@ -81,6 +81,8 @@ class QueueStats:
 
     ``total`` is the sum of the five states; ``enqueued_total`` counts every job ever enqueued and never decreases;
     ``oldest_ready_age`` is how long (seconds) the job that has waited longest has been eligible, None when none is.
+    ``behind_bytes`` is how much of the log a read-only look could not take into account: 0 means that the figures are
+    those of this moment.
     """
 
     ready: int = 0
@@ -91,6 +93,7 @@ class QueueStats:
     total: int = 0
     enqueued_total: int = 0
     oldest_ready_age: float | None = None
+    behind_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The counts as a dictionary of JSON values."""

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Raw
@@ -22,6 +24,8 @@ from .payload import MAX_RESULT_BYTES, encode_payload
 from .records import NULL, Ack, Dead, Extend, Lease, Nack, Reclaim, Record, Release
 from .snapshots import job_of
 from .transitions import DEAD, DONE, LEASED, Row
+
+logger = logging.getLogger("nobroker_django")
 
 _RECLAIM_ROWS = 200
 _WAIT_SECONDS = 0.01
@@ -57,6 +61,33 @@ class Leasing(Core):
         """As ``lease``, for one job; ``None`` when there is none."""
         jobs = self.lease(1, visibility_timeout=visibility_timeout, timeout=timeout)
         return jobs[0] if jobs else None
+
+    @contextmanager
+    def processing(self, *, timeout: float = 0.0, visibility_timeout: float | None = None) -> Iterator[Job | None]:
+        """Lease one job for a block: acked when the block ends, nacked with the exception when it raises.
+
+        The exception goes on to the caller. ``None`` stands for "there was no job". A lease that was lost meanwhile is
+        a ``NotLeasedError`` at the end of a block that succeeded; after one that raised, its own exception counts.
+
+        Args:
+            timeout: seconds to wait for a job.
+            visibility_timeout: seconds that the lease lasts; it is not extended here.
+
+        Raises:
+            As ``lease``, ``ack`` and ``nack``.
+        """
+        job = self.lease_one(visibility_timeout=visibility_timeout, timeout=timeout)
+        try:
+            yield job
+        except BaseException as error:
+            if job is not None:
+                try:
+                    self.nack(job, error=error)
+                except NotLeasedError as lost:
+                    logger.warning("job %s failed too late: %s", job.id, lost)
+            raise
+        if job is not None:
+            self.ack(job)
 
     def _lease_now(self, count: int, visibility_timeout: float | None) -> tuple[list[Job], float | None]:
         def act(decision: Decision) -> tuple[list[Job], float | None]:

@@ -36,8 +36,11 @@ FIRST_OFFSET = HEADER_BYTES
 class Log:
     """An open log. Created with one user; ``retain`` and ``release`` count the others."""
 
-    def __init__(self, files: Files, path: Path, generation: int) -> None:
+    def __init__(self, files: Files, path: Path, generation: int, *, read_only: bool = False) -> None:
         """Open the file and check its beginning.
+
+        Args:
+            read_only: open it for reading alone; then nothing may be appended.
 
         Raises:
             OSError: it cannot be opened for reading and appending.
@@ -48,7 +51,7 @@ class Log:
         self.path = path
         self.name = str(path)
         self.generation = generation
-        self.descriptor = Descriptor(files, files.open(path, os.O_RDWR | os.O_APPEND))
+        self.descriptor = Descriptor(files, files.open(path, os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND))
         self.fd = self.descriptor.fd
         self.identity = self.descriptor.identity
         try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import options
-from .core import Core
-from .deciding import Decision
+from .core import Asked, Core
 from .errors import InvalidOptionError, JobNotFoundError, StorageError
 from .job import Job, JobState, QueueStats
 from .log import Log
@@ -26,33 +25,35 @@ class Looking(Core):
             JobNotFoundError: no job of that id is known.
         """
 
-        def act(decision: Decision) -> Job:
-            row = decision.unit.find(options.job_id(job_id))
+        def act(look: Asked) -> Job:
+            row = look.unit.find(options.job_id(job_id))
             if row is None:
                 raise JobNotFoundError(job_id, self.name)
-            return job_of(row, decision.held.log, decision.unit.failures_of(row))
+            return job_of(row, look.log, look.unit.failures_of(row))
 
-        return self._decide(act)
+        return self._look(act)
 
     def stats(self) -> QueueStats:
         """The jobs by state, now."""
 
-        def act(decision: Decision) -> QueueStats:
-            unit = decision.unit
+        def act(look: Asked) -> QueueStats:
+            unit = look.unit
             waiting, due, leased, done, dead = unit.counts
-            oldest = unit.oldest_due()
+            overdue, earliest = unit.overdue(look.now)
+            oldest = min((rank for rank in (unit.oldest_due(), earliest) if rank is not None), default=None)
             return QueueStats(
-                ready=due,
-                delayed=waiting,
+                ready=due + overdue,
+                delayed=waiting - overdue,
                 leased=leased,
                 done=done,
                 dead=dead,
                 total=sum(unit.counts),
                 enqueued_total=unit.enqueued_total,
-                oldest_ready_age=None if oldest is None else max(0.0, decision.now - oldest),
+                oldest_ready_age=None if oldest is None else max(0.0, look.now - oldest),
+                behind_bytes=look.behind_bytes,
             )
 
-        return self._decide(act, promote=True)
+        return self._look(act)
 
     def list_jobs(self, state: JobState | str | None = None, *, limit: int | None = None) -> list[Job]:
         """Jobs in insertion order, of one state or of all, ``limit`` at the most.
@@ -74,15 +75,13 @@ class Looking(Core):
             count = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit - len(jobs))
 
             def act(
-                decision: Decision, after: int = after, count: int = count
+                look: Asked, after: int = after, count: int = count
             ) -> tuple[Log, list[tuple[Row, Sequence[int]]]]:
-                unit = decision.unit
+                unit = look.unit
                 rows = unit.listed(wanted, after, count)
-                return decision.held.log.retain(), [
-                    (row, unit.failures_of(row) if row.failures else ()) for row in rows
-                ]
+                return look.log.retain(), [(row, unit.failures_of(row) if row.failures else ()) for row in rows]
 
-            log, page = self._decide(act)
+            log, page = self._look(act)
             try:
                 jobs.extend(job_of(row, log, failures) for row, failures in page)
             except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from itertools import chain
 from typing import Any
 
@@ -95,6 +96,29 @@ def decode_payload(data: bytes | msgspec.Raw) -> Any:
 def decode_payloads(lines: list[bytes]) -> list[Any]:
     """The values of many that ``encode_payloads`` made."""
     return _decoder.decode_lines(b"\n".join(lines))
+
+
+class _Named(msgspec.Struct):
+    task: str | None = None
+
+
+_named_decoder = msgspec.json.Decoder(_Named)
+_TASK_FIRST = re.compile(rb'\{"task":"([^"\\]{1,200})"[,}]')
+
+
+def task_name(data: bytes | msgspec.Raw) -> str | None:
+    """The ``task`` of a payload that is a task's call, without decoding the rest of it; ``None`` for any other."""
+    view = bytes(data)
+    found = _TASK_FIRST.match(view)
+    if found:
+        return found[1].decode()
+    if not view.startswith(b"{"):
+        return None
+    try:
+        name = _named_decoder.decode(view).task
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return name if name is None or len(name) <= 200 else None
 
 
 def payload_digest(data: bytes | msgspec.Raw) -> str:

@@ -58,10 +58,17 @@ class Projection:
         return projection
 
     @classmethod
-    def in_memory(cls, log: Log) -> Projection:
-        """A private one, for replaying to some moment."""
-        projection = cls(_connect(":memory:"), None, 0, log)
-        projection._fill()
+    def private(cls, log: Log, *, copy_of: Projection | None = None) -> Projection:
+        """One of this process's own, in a temporary file that SQLite makes and removes.
+
+        Args:
+            copy_of: begin with what that one holds.
+        """
+        projection = cls(_connect(""), None, 0, log)
+        if copy_of is None:
+            projection._fill()
+        else:
+            copy_of.connection.backup(projection.connection)
         return projection
 
     @classmethod
@@ -80,6 +87,35 @@ class Projection:
         except sqlite3.DatabaseError as error:
             raise Stale(str(error)) from None
         projection.identity = identity
+        try:
+            projection._check()
+        except BaseException:
+            projection.close()
+            raise
+        return projection
+
+    @classmethod
+    def read(cls, files: Files, layout: Layout, log: Log, build: int) -> Projection:
+        """The existing file of ``build``, opened so that nothing can be written to it.
+
+        Raises:
+            Stale: it is not there, damaged, of another format or another log, or cannot be read as it is.
+        """
+        path = index_path(layout, log.generation, build)
+        has = [files.path_identity(f"{path}{end}") is not None for end in ("", "-wal", "-shm")]
+        if has == [True, True, True]:
+            mode = "mode=ro"
+        elif has[:2] == [True, False]:
+            mode = "mode=ro&immutable=1"  # nobody is writing: the last one folded its changes in and left
+        else:
+            raise Stale("no file, or changes that cannot be read without writing")
+        try:
+            connection = sqlite3.connect(
+                f"{path.as_uri()}?{mode}", timeout=5, isolation_level=None, check_same_thread=False, uri=True
+            )
+        except sqlite3.Error as error:
+            raise Stale(str(error)) from None
+        projection = cls(connection, path, build, log)
         try:
             projection._check()
         except BaseException:
@@ -124,6 +160,23 @@ class Projection:
             raise sqlite3.OperationalError("a reader keeps the projection's log of changes")
 
     @contextmanager
+    def reading(self) -> Iterator[Unit]:
+        """A ``Unit`` to ask questions of, all of them answered as of one moment.
+
+        Raises:
+            Stale: the file is damaged, or cannot be read any more.
+        """
+        try:
+            self.connection.execute("BEGIN")
+            try:
+                yield Unit(self.connection, self.log)
+            finally:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise Stale(str(error)) from None
+
+    @contextmanager
     def unit(self) -> Iterator[Unit]:
         """One transaction: everything or nothing of what is done to the ``Unit`` is kept.
 
@@ -161,7 +214,7 @@ def unlink_builds(files: Files, layout: Layout, *, keep: Path | None) -> None:
 
 
 def _connect(path: str, *, create: bool = True) -> sqlite3.Connection:
-    if path != ":memory:" and not create:
+    if not create:
         path = Path(path).as_uri() + "?mode=rw"
     connection = sqlite3.connect(
         path, timeout=30, isolation_level=None, check_same_thread=False, uri=path.startswith("file:")

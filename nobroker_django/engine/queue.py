@@ -38,6 +38,7 @@ class Queue(Adding, Leasing, Looking):
         lock_timeout: seconds that a call waits for other processes.
         retention: seconds that finished jobs, and their ids, stay known.
         file_mode, dir_mode: permission bits of what is created.
+        read_only: only look (``stats``, ``get``, ``list_jobs``, ``dlq``): no lock, nothing created, no byte changed.
         clock: Unix seconds as a float; for tests.
         files: the system calls; for tests.
 
@@ -47,10 +48,6 @@ class Queue(Adding, Leasing, Looking):
         StorageError: the file system refused something.
         LockTimeoutError: another process held the lock for too long.
     """
-
-    def close(self) -> None:
-        """Close the files; the object cannot be used afterwards. Closing again does nothing."""
-        self._session.close()
 
     def __enter__(self) -> Queue:
         return self

@@ -103,6 +103,17 @@ def examine(log: Log, words: Words) -> Tail:
     return _judged(log, tail)
 
 
+def readable_end(log: Log, words: Words) -> int:
+    """Up to where (bytes) a reader without any lock may read: the published end, or the last complete write.
+
+    A poisoned queue is read up to what is known to be durable.
+    """
+    size = log.size()
+    if words.belong_to(log.log_id, log.generation):
+        return min(size, offset_of(words.synced if words.poisoned else words.end))
+    return _walk(log, FIRST_OFFSET, size, log.first_end).good
+
+
 def _walk(log: Log, start: int, size: int, certified: int) -> Tail:
     """Follow complete batches from ``start``; at damage, look behind it for records that certify more."""
     good, records, left, damage = start, 0, 0, None

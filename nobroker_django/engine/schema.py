@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from .transitions import DEAD, DUE, LEASED, WAITING, Row
 
-FORMAT = 1
+FORMAT = 2
 STATES = ("waiting", "due", "leased", "done", "dead")
 COLUMNS = tuple(field.name for field in fields(Row))
 SCHEMA = f"""
@@ -24,7 +24,7 @@ CREATE TABLE jobs (
     rank REAL NOT NULL, available_at REAL NOT NULL, enqueued_at REAL NOT NULL, attempts INTEGER NOT NULL,
     max_attempts INTEGER NOT NULL, lease_deadline REAL, lease_token TEXT, started INTEGER NOT NULL,
     visibility_timeout REAL, payload_offset INTEGER NOT NULL, result_offset INTEGER NOT NULL,
-    failures INTEGER NOT NULL, finished_at REAL, keep_until REAL
+    failures INTEGER NOT NULL, finished_at REAL, keep_until REAL, task TEXT, error_class TEXT, last_error TEXT
 );
 CREATE INDEX jobs_due ON jobs (priority DESC, rank, seq) WHERE state = {DUE};
 CREATE INDEX jobs_waiting ON jobs (available_at) WHERE state = {WAITING};

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .payload import task_name
 from .records import (
     Ack,
     Dead,
@@ -36,11 +37,16 @@ from .records import (
 # record, moves a row from the first to the second (projection.promote); replay leaves it to the next lease.
 WAITING, DUE, LEASED, DONE, DEAD = range(5)
 MAX_FAILURES = 20
+PREVIEW_CHARACTERS = 500
 
 
 @dataclass(slots=True)
 class Row:
-    """What the projection holds of one job. Offsets are bytes in the live log; 0 means none."""
+    """What the projection holds of one job. Offsets are bytes in the live log; 0 means none.
+
+    ``task`` is the name in a task's payload, ``error_class`` and ``last_error`` (the beginning of it) are those of the
+    last failed attempt: for filters and lists.
+    """
 
     seq: int
     id: str
@@ -60,6 +66,9 @@ class Row:
     failures: int
     finished_at: float | None
     keep_until: float | None
+    task: str | None
+    error_class: str | None
+    last_error: str | None
 
 
 class State(Protocol):
@@ -131,6 +140,9 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
             failures=0,
             finished_at=record.finished_at,
             keep_until=None,
+            task=task_name(record.payload),
+            error_class=None,
+            last_error=None,
         )
     )
 
@@ -197,6 +209,12 @@ def _ack(state: State, record: Ack, offset: int) -> None:
         state.change(row, DONE)
 
 
+def _failed(state: State, row: Row, record: Failure, offset: int) -> None:
+    row.error_class = record.error_class
+    row.last_error = None if record.error is None else record.error[:PREVIEW_CHARACTERS]
+    state.add_failure(row, offset)
+
+
 def _retry(state: State, record: Nack | Reclaim, offset: int) -> None:
     row = _leased(state, record)
     if row is None:
@@ -206,7 +224,7 @@ def _retry(state: State, record: Nack | Reclaim, offset: int) -> None:
         row.rank = row.available_at = _rank_now(state, record.at)
     else:
         row.rank = row.available_at = record.available_at
-    state.add_failure(row, offset)
+    _failed(state, row, record, offset)
     state.change(row, DUE if record.available_at is None else WAITING)
 
 
@@ -215,7 +233,7 @@ def _dead(state: State, record: Dead, offset: int) -> None:
     if row is not None:
         _end_lease(row)
         row.finished_at = record.at
-        state.add_failure(row, offset)
+        _failed(state, row, record, offset)
         state.change(row, DEAD)
 
 
@@ -235,7 +253,7 @@ def _note(state: State, record: Failure, offset: int) -> None:
     if row is None:
         state.ignored += 1
     else:
-        state.add_failure(row, offset)
+        _failed(state, row, record, offset)
         state.change(row, row.state)
 
 

@@ -222,6 +222,13 @@ class Unit:
         value: float | None = self._connection.execute(query).fetchone()[0]
         return value
 
+    def overdue(self, now: float) -> tuple[int, float | None]:
+        """How many jobs' time has come that nobody has made due yet, and the earliest of those times."""
+        self.flush()
+        query = f"SELECT count(*), min(available_at) FROM jobs WHERE state = {WAITING} AND available_at <= ?"
+        count, earliest = self._connection.execute(query, (now,)).fetchone()
+        return count, earliest
+
     def oldest_due(self) -> float | None:
         """The lowest rank (Unix seconds) among the due jobs: one look per priority in use."""
         self.flush()

@@ -40,6 +40,7 @@ ENGINE_ORDER = [
     "held",
     "session",
     "durability",
+    "read_view",
     "deciding",
     "core",
     "adding",
