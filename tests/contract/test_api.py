@@ -282,7 +282,7 @@ def _mutate(job: Any) -> None:
 
 @pytest.mark.contract("API-04")
 def test_changing_a_returned_job_changes_nothing_in_the_queue(queue):
-    payload = {"list": [1, 2]}
+    payload: dict[str, list[Any]] = {"list": [1, 2]}
     returned = queue.enqueue(payload, job_id="a", meta={"m": 1})
     _mutate(returned)
     payload["list"].append("the caller's own value")

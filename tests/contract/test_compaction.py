@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nobroker_django import BackoffPolicy, CompactionError, CorruptLogError, JobState, Queue
+from nobroker_django import BackoffPolicy, CompactionError, CorruptLogError, JobState, NobrokerError, Queue
 
 from .helpers import FailingFiles, RecordingFiles, flip, live_log, read_log, run_python
 
@@ -169,8 +169,8 @@ def test_the_new_generation_is_synced_and_named_before_the_pointer_and_the_old_o
         return f"{call.name} {kind}"
 
     wanted = (
-        "write compact", "sync compact", "rename 000002.log", "sync dir", "write current", "sync current", "rename current",
-        "unlink 000001.log",
+        "write compact", "sync compact", "rename 000002.log", "sync dir",
+        "write current", "sync current", "rename current", "unlink 000001.log",
     )  # fmt: skip
     seen = [label(call) for call in files.record.calls if label(call) in wanted]
     assert seen == [
@@ -239,7 +239,7 @@ def test_only_one_compaction_runs_at_a_time(open_queue, queue_dir):
     thread.start()
     try:
         assert inside.wait(10)
-        with pytest.raises(Exception, match="another compaction|was not free") as refused:
+        with pytest.raises(NobrokerError, match=r"another compaction|was not free") as refused:
             second.compact()
         assert refused.value.stored is False
     finally:

@@ -22,7 +22,10 @@ def test_a_leased_job_is_invisible_to_every_other_lease_until_its_deadline(open_
     job = queue.enqueue("x")
     leased = queue.lease_one()
     assert (leased.id, leased.lease_deadline) == (job.id, clock.now + 10)
-    code = "import sys; from nobroker_django import Queue; print(Queue(sys.argv[1], clock=lambda: float(sys.argv[2])).lease(5))"
+    code = (
+        "import sys; from nobroker_django import Queue\n"
+        "print(Queue(sys.argv[1], clock=lambda: float(sys.argv[2])).lease(5))"
+    )
     for seconds in (0, 9, 9.999):
         clock.now = leased.lease_deadline - 10 + seconds
         assert queue.lease(5) == []

@@ -163,24 +163,25 @@ def test_another_version_is_refused_with_both_versions_named(open_queue, queue_d
 # --- LOG-04
 
 
-def tables(projection):
-    """Everything that the replayed state consists of, but for the moment up to which it was folded."""
-    connection = projection.connection
-    return {
-        name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall()
-        for name in ("jobs", "failures", "meta")
+def tables(connection):
+    """All of the replayed state, without the moments at which somebody looked."""
+    found = {
+        name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in ("jobs", "failures")
     }
+    columns = [column[1] for column in connection.execute("PRAGMA table_info(meta)")]
+    meta = dict(zip(columns, connection.execute("SELECT * FROM meta").fetchone(), strict=True))
+    return {**found, "meta": {name: meta[name] for name in columns if name not in ("promoted", "closed_at")}}
 
 
 def replay(log: Log, stop: int, now: float | None = None):
     """The state of the log up to an offset, in memory; with ``now``, delayed jobs whose time has come made due."""
-    projection = Projection.in_memory(log)
+    projection = Projection.private(log)
     try:
         with projection.unit() as unit:
             assert unit.fold(stop, 60)
             if now is not None:
                 assert unit.promote(now, 10_000)
-        return tables(projection)
+        return tables(projection.connection)
     finally:
         projection.close()
 
@@ -221,10 +222,7 @@ def test_replaying_the_same_bytes_twice_gives_identical_state_and_that_of_the_li
     index = max((queue_dir / "default.run").glob("*.index"))
     connection = sqlite3.connect(index)
     try:
-        found = {
-            name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall()
-            for name in ("jobs", "failures", "meta")
-        }
+        found = tables(connection)
     finally:
         connection.close()
     assert found == replay(log, log.size(), now=clock.now)
@@ -241,18 +239,10 @@ def test_replaying_to_an_earlier_offset_gives_the_state_of_that_moment(open_queu
     log = replayed_log()
     assert len({counts for _, counts in moments}) > 5
     for end, expected in moments:
-        meta = dict(zip(_meta_columns(log), replay(log, end)["meta"][0], strict=True))
+        meta = replay(log, end)["meta"]
         assert (
             meta["waiting"] + meta["due"], meta["leased"], meta["done"], meta["dead"], meta["enqueued_total"]
         ) == expected  # fmt: skip
-
-
-def _meta_columns(log):
-    projection = Projection.in_memory(log)
-    try:
-        return [column[1] for column in projection.connection.execute("PRAGMA table_info(meta)")]
-    finally:
-        projection.close()
 
 
 @pytest.mark.contract("LOG-04")

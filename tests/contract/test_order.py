@@ -117,3 +117,13 @@ def test_the_age_is_that_of_the_oldest_eligible_job_and_a_delayed_one_does_not_c
     queue.enqueue("now")
     clock.advance(60)
     assert queue.stats().oldest_ready_age == 60
+
+
+@pytest.mark.contract("ORD-01")
+def test_a_job_keeps_its_place_in_the_order_of_insertion_over_compactions(queue):
+    jobs = queue.enqueue_many(range(5))
+    for _ in range(2):
+        queue.compact()
+        jobs.append(queue.enqueue("newer"))
+        assert [job.seq for job in queue.list_jobs()] == [job.seq for job in jobs]
+    assert [job.seq for job in jobs] == sorted({job.seq for job in jobs})

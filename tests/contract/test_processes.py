@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nobroker_django import BackoffPolicy, InvalidOptionError, JobState, LockTimeoutError, NobrokerError, Queue
+from nobroker_django.engine.control import SESSION_BYTE
 from nobroker_django.engine.files import Files
 
 from .helpers import ROOT, RecordingFiles, in_child, live_log, read_log, run_python, start_python
@@ -193,6 +194,21 @@ def test_a_child_that_closes_or_exits_does_not_end_the_parents_session(open_queu
     open_queue(files=files)
     assert [record.type for record in read_log(live_log(queue_dir))].count(16) == openings
     assert files.record.on(".log", "write") == []
+
+
+@pytest.mark.contract("PROC-02")
+def test_the_parents_locks_hold_after_a_child_has_closed_its_copies(open_queue, queue_dir):
+    queue = open_queue()
+    queue.enqueue("x")
+    assert in_child(queue.close) == 0
+    assert in_child(queue.stats) == 0
+    probe = Files()
+    fd = probe.open(queue_dir / "default.lock", os.O_RDWR)
+    try:
+        assert not probe.flock(fd, exclusive=True)  # what keeps version 1 out
+        assert not probe.lock_byte(fd, SESSION_BYTE, exclusive=True)
+    finally:
+        os.close(fd)
 
 
 @pytest.mark.contract("PROC-02")
@@ -445,8 +461,8 @@ def test_a_directory_that_was_there_keeps_its_modes(tmp_path, clock):
 @pytest.mark.parametrize(
     "name",
     [
-        "", ".", "..", "a.b", "a/b", "../a", "/etc/x", "b ", " b", "-a", "_a", "a\n", "a\0", "é", "e\u0301", "ａ", "a" * 65,
-        None, 5, b"a", "b.dlq", "a\\b", "~",
+        "", ".", "..", "a.b", "a/b", "../a", "/etc/x", "b ", " b", "-a", "_a", "a\n", "a\0", "é", "e\u0301", "ａ",
+        "a" * 65, None, 5, b"a", "b.dlq", "a\\b", "~",
     ],
 )  # fmt: skip
 def test_other_names_are_refused_and_make_nothing(queue_dir, name):

@@ -174,6 +174,17 @@ def test_one_or_all_are_requeued_and_what_is_no_dead_letter_is_refused(queue):
 
 
 @pytest.mark.contract("RETRY-03")
+def test_several_are_requeued_by_their_ids_and_the_rest_stays(queue):
+    for number in range(4):
+        queue.enqueue(number, max_attempts=1)
+        fail(queue)
+    ids = [job.id for job in queue.dlq()]
+    assert queue.requeue_dead([ids[0], ids[2], ids[0], "nobody"]) == 2
+    assert [job.id for job in queue.dlq()] == [ids[1], ids[3]]
+    assert queue.requeue_dead([]) == 0
+
+
+@pytest.mark.contract("RETRY-03")
 @pytest.mark.parametrize("number", range(4))
 def test_interrupted_half_way_each_job_is_in_exactly_one_place(open_queue, monkeypatch, number):
     """C18: requeued in pieces of three, the write of one of which fails."""

@@ -3,6 +3,7 @@
 import os
 import struct
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -120,7 +121,7 @@ def test_frames_are_read_in_order_whatever_the_size_of_the_pieces(file_with, mon
     found = list(iter_frames(Files(), fd, 6, 6 + len(data)))
     assert [(item.type, len(item.body)) for item in found] == list(enumerate(sizes))
     assert found[0].offset == 6
-    assert all(one.end == two.offset for one, two in zip(found, found[1:], strict=False))
+    assert all(one.end == two.offset for one, two in pairwise(found))
 
 
 def test_a_large_file_is_read_about_a_mebibyte_at_a_time(file_with):
@@ -135,7 +136,7 @@ def test_a_large_file_is_read_about_a_mebibyte_at_a_time(file_with):
 def test_the_frames_before_damage_are_delivered(file_with):
     good = encode_frame(1, b"{}")
     fd = file_with(good + good + good[:-1] + b"!")
-    found = []
+    found: list = []
     with pytest.raises(FrameDamage, match="checksum") as damage:
         found.extend(iter_frames(Files(), fd, 0, 3 * len(good)))
     assert damage.value.offset == 2 * len(good)

@@ -43,7 +43,8 @@ def test_a_job_is_eligible_when_it_is_ready_and_its_time_has_come():
 
 def test_states_are_text():
     assert JobState("dead") is JobState.DEAD
-    assert JobState.DONE == "done"
+    assert JobState.DONE.value == "done"
+    assert {"done": 1}[JobState.DONE] == 1
 
 
 def test_the_total_is_the_sum_and_the_enqueued_total_never_decreases(queue, clock):

@@ -16,7 +16,7 @@ def test_seconds_are_finite_and_not_negative(value):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, "1", None, True, False, [1], 1j, 10**400])
 def test_other_seconds_are_refused_by_name(value):
-    with pytest.raises(InvalidOptionError, match="^patience: ") as refused:
+    with pytest.raises(InvalidOptionError, match=r"^patience: ") as refused:
         options.seconds("patience", value)
     assert refused.value.option == "patience"
 

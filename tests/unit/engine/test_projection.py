@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import threading
+import time
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_a_lease_with_a_timeout_notices_at_once_what_came_between_the_look_and_t
         return answer
 
     monkeypatch.setattr(type(queue), "_lease_now", late)
-    sleep = leasing.sleep
+    sleep = time.sleep
     monkeypatch.setattr(leasing, "sleep", lambda seconds: (sleeps.append(seconds), sleep(seconds)))
     assert queue.lease_one(timeout=30).payload == "just now"
     assert len(sleeps) <= 1

@@ -1,6 +1,7 @@
 """Records: frozen numbers, defaults left out, other shapes refused, batches."""
 
 import json
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -66,7 +67,8 @@ def test_types_that_are_unknown_or_not_built_are_refused_with_number_and_offset(
         b"", b"[]", b"5", b"{", b"\xff{}", b'{"id":5,"payload":1,"enqueued_at":1,"max_attempts":5}',
         b'{"id":"a","payload":1,"enqueued_at":"1","max_attempts":5}',
         b'{"id":"a","payload":1,"enqueued_at":1,"max_attempts":"5"}',
-        b'{"id":"a","payload":1,"enqueued_at":1,"max_attempts":1.5}', b'{"payload":1,"enqueued_at":1,"max_attempts":5}',
+        b'{"id":"a","payload":1,"enqueued_at":1,"max_attempts":1.5}',
+        b'{"payload":1,"enqueued_at":1,"max_attempts":5}',
         b'{"id":"a","enqueued_at":1,"max_attempts":5}', b"[" * 100_000,
     ],
 )  # fmt: skip
@@ -79,13 +81,13 @@ def test_a_body_of_another_shape_is_refused_with_its_offset(body):
 
 def test_unknown_fields_are_ignored():
     """C29: a newer release may have written them."""
-    record = decode_record(16, b'{"at":1.0,"new":{"deep":[1]},"n":1,"u":0}', 0)
+    record: Any = decode_record(16, b'{"at":1.0,"new":{"deep":[1]},"n":1,"u":0}', 0)
     assert (record.at, record.n, record.u) == (1.0, 1, 0)
 
 
 def test_payload_bytes_are_kept_as_they_are():
     body = b'{"id":"a","payload":{"b": 1.50,  "a":1e2},"enqueued_at":1.0,"max_attempts":5}'
-    record = decode_record(1, body, 0)
+    record: Any = decode_record(1, body, 0)
     assert bytes(record.payload) == b'{"b": 1.50,  "a":1e2}'
     assert b'{"b": 1.50,  "a":1e2}' in encode_body(record)
 

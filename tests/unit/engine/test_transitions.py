@@ -197,8 +197,8 @@ def test_a_second_enqueue_of_a_living_id_is_ignored_and_of_a_done_one_replaces_i
 @pytest.mark.parametrize(("name", "number"), [("ready", WAITING), ("due", DUE), ("leased", LEASED), ("dead", DEAD)])
 def test_a_copied_job_keeps_place_state_and_count(name, number):
     copy = Enqueue(
-        id="a", payload=NULL, enqueued_at=1.0, max_attempts=5, seq=7, state=name, attempts=3, rank=2.5, available_at=3.5,
-        lease_deadline=9.0, lease_token="t", started=True, finished_at=8.0,
+        id="a", payload=NULL, enqueued_at=1.0, max_attempts=5, seq=7, state=name, attempts=3, rank=2.5,
+        available_at=3.5, lease_deadline=9.0, lease_token="t", started=True, finished_at=8.0,
     )  # fmt: skip
     state = state_after(
         Snapshot(log_id="1", at=5.0, base=1000, open=40, clock=4.0, enqueued_total=12, ignored=2), copy
