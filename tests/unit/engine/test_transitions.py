@@ -36,6 +36,9 @@ class Memory:
     def add(self, row):
         self.rows[row.id] = row
 
+    def remove(self, row):
+        del self.rows[row.id]
+
     def change(self, row, state):
         row.state = state
 
@@ -217,6 +220,13 @@ def test_seq_counts_from_the_base_of_the_generation_and_open_sets_the_origin_of_
 def test_a_purge_forgets_every_job_and_keeps_the_total():
     state = state_after(ENQUEUE, LEASE, Purge(at=12.0))
     assert (state.rows, state.enqueued_total) == ({}, 1)
+
+
+def test_a_purge_of_some_ids_forgets_these():
+    state = state_after(
+        ENQUEUE, Enqueue(id="b", payload=NULL, enqueued_at=10.0, max_attempts=5), Purge(at=12.0, ids=["a", "x"])
+    )
+    assert (list(state.rows), state.ignored) == (["b"], 1)
 
 
 def test_a_note_adds_a_failure_and_changes_no_state():
