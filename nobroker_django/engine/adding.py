@@ -84,7 +84,7 @@ class Adding(Core):
         """
         if not isinstance(payloads, Iterable):
             raise InvalidOptionError(
-                "payloads", f"something to iterate over is needed, not {payloads!r}; nothing was stored"
+                "payloads", f"something to iterate over is needed, not {options.shown(payloads)}; nothing was stored"
             )
         values = list(payloads)
         ids = list(job_ids) if job_ids is not None else [None] * len(values)

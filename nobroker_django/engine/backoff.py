@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, fields
 
 from .errors import InvalidOptionError
+from .options import shown
 
 _rng = random.SystemRandom()
 
@@ -38,13 +39,13 @@ class BackoffPolicy:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
-                raise InvalidOptionError(f"backoff.{field.name}", f"a finite number is needed, not {value!r}")
+                raise InvalidOptionError(f"backoff.{field.name}", f"a finite number is needed, not {shown(value)}")
             if value < least[field.name]:
                 raise InvalidOptionError(
-                    f"backoff.{field.name}", f"must be at least {least[field.name]:g}, not {value!r}"
+                    f"backoff.{field.name}", f"must be at least {least[field.name]:g}, not {shown(value)}"
                 )
         if self.jitter > 1:
-            raise InvalidOptionError("backoff.jitter", f"must be at most 1, not {self.jitter!r}")
+            raise InvalidOptionError("backoff.jitter", f"must be at most 1, not {shown(self.jitter)}")
 
     def delay_for(self, attempts: int, rng: random.Random | None = None) -> float:
         """Seconds to wait after ``attempts`` deliveries; finite and never negative, for any number of attempts."""

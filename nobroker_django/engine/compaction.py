@@ -208,6 +208,7 @@ def _copies(decision: Decision, row: Row) -> Iterator[Record]:
     record.state = _NAMES[row.state]
     record.attempts = row.attempts
     record.rank = row.rank
+    record.waits = bool(row.waits)
     record.available_at = row.available_at
     record.lease_deadline = row.lease_deadline
     record.lease_token = row.lease_token

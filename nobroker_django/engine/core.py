@@ -49,7 +49,7 @@ class Core:
         self.max_attempts = options.integer("max_attempts", max_attempts, least=1)
         self.backoff = backoff if backoff is not None else BackoffPolicy()
         if not isinstance(self.backoff, BackoffPolicy):
-            raise InvalidOptionError("backoff", f"a BackoffPolicy is needed, not {backoff!r}")
+            raise InvalidOptionError("backoff", f"a BackoffPolicy is needed, not {options.shown(backoff)}")
         self.retention = options.seconds("retention", retention)
         self._clock = clock
         self._layout = Layout.of(path, name)

@@ -131,7 +131,7 @@ def iter_frames(files: Files, fd: int, start: int, stop: int) -> Iterator[Frame]
     Raises:
         FrameDamage: at the first place, below ``stop``, where no intact frame begins.
     """
-    buffer, at, base = b"", 0, start  # base: offset of buffer[0]
+    buffer, at, base, short = b"", 0, start, False  # base: offset of buffer[0]
     while base + at < stop:
         end_of_buffer = base + len(buffer)
         frame = parse_frame(buffer, at, base + at, last=end_of_buffer >= stop) if len(buffer) > at else None
@@ -142,10 +142,10 @@ def iter_frames(files: Files, fd: int, start: int, stop: int) -> Iterator[Frame]
         want = min(max(_CHUNK_BYTES, 2 * (len(buffer) - at)), stop - end_of_buffer)
         more = files.pread(fd, want, end_of_buffer)
         if len(more) < want:
-            stop = end_of_buffer + len(more)  # shorter than was said: the frame that is cut off is damage
-            if base + at >= stop:
-                raise FrameDamage(base + at, "the file is shorter than it was", cut_short=True)
+            short, stop = True, end_of_buffer + len(more)
         buffer, base, at = buffer[at:] + more, base + at, 0
+    if short:
+        raise FrameDamage(stop, "the file is shorter than it was", cut_short=True)
 
 
 def read_frame(files: Files, fd: int, offset: int, size: int) -> Frame:

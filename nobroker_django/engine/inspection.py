@@ -21,7 +21,7 @@ from .clock import sleep
 from .control import MISSING, Control, Words, offset_of
 from .errors import CorruptLogError, InvalidOptionError, NobrokerError, PointerError, StorageError
 from .files import Files
-from .framing import Frame, FrameDamage, parse_frame
+from .framing import Frame, FrameDamage, iter_frames
 from .generations import Layout, list_generations, parse_pointer
 from .log import FIRST_OFFSET, Log
 from .records import Open, RecordType, decode_record
@@ -31,7 +31,6 @@ _LOOKS = 3
 _PAUSE_SECONDS = 0.05
 _TORN = re.compile(r"torn-(?P<generation>[0-9]+)-(?P<offset>[0-9]+)-[0-9]+")
 _POINTER = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.current")
-_MOST_KEPT_BYTES = 256 * 1024 * 1024
 
 
 class ReadingFiles(Files):
@@ -96,20 +95,21 @@ class LogView:
             raise self.damage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kept:
-    """Bytes that a repair cut off and kept: from ``offset`` of log ``generation``, moved away at ``at`` (Unix time).
+    """Bytes that a repair cut off at ``offset`` of log ``generation`` and kept in ``path``.
 
-    ``records`` intact ones begin it; ``reason`` says what is wrong with what follows them.
+    ``records`` intact ones begin it, ``reason`` says what is wrong with what follows them. ``at`` is when (Unix
+    seconds), as far as the log still tells.
     """
 
     path: Path
     generation: int
     offset: int
     size_bytes: int
-    at: float
     records: int
     reason: str
+    at: float | None = None
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Examination:
     directory: Path
     generation: int | None = None
     log_path: Path | None = None
-    logs: list[tuple[int, int]] = field(default_factory=list)
+    generations: list[int] = field(default_factory=list)
     size_bytes: int = 0
     published_end: int | None = None
     synced: int | None = None
@@ -171,6 +171,23 @@ def queue_exists(directory: str | os.PathLike[str], name: str) -> bool:
         return files.path_identity(layout.pointer) is not None or bool(list_generations(files, layout))
     except OSError as error:
         raise StorageError("read", directory, error) from error
+
+
+def check_end(directory: str | os.PathLike[str], name: str) -> None:
+    """Look at the log's last writes as an opener would: what reads the projection alone does not see damage there.
+
+    Raises:
+        CorruptLogError: acknowledged data are damaged. StorageError: a file cannot be read.
+    """
+    layout, files = Layout.of(directory, name), ReadingFiles()
+    try:
+        log = _live_log(files, layout)
+        try:
+            examine(log, _words(files, layout))
+        finally:
+            log.release()
+    except OSError as error:
+        raise StorageError("read", getattr(error, "filename", None) or directory, error) from error
 
 
 @contextmanager
@@ -314,8 +331,8 @@ def examine_queue(directory: str | os.PathLike[str], name: str) -> Examination:
     layout, files = Layout.of(directory, name), ReadingFiles()
     found = Examination(name, layout.directory)
     try:
-        found.logs = [(generation, os.stat(layout.log(generation)).st_size) for generation in _logs(files, layout)]
-        found.kept = list(_kept(files, layout))
+        found.generations = list_generations(files, layout)
+        found.kept = [_kept(files, layout, entry) for entry in files.listdir(layout.directory) if _torn(layout, entry)]
         log = _live_log(files, layout)
     except CorruptLogError as problem:
         found.problem = problem
@@ -324,10 +341,73 @@ def examine_queue(directory: str | os.PathLike[str], name: str) -> Examination:
         raise StorageError("read", getattr(error, "filename", None) or directory, error) from error
     try:
         _examine(files, layout, log, found)
-    except CorruptLogError as problem:
-        found.problem = problem
     except OSError as error:
         raise StorageError("read", log.path, error) from error
     finally:
         log.release()
     return found
+
+
+def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None:
+    found.generation, found.log_path = log.generation, log.path
+    try:
+        tail = _tail(files, layout, log, found)
+    except CorruptLogError as problem:
+        found.problem = problem
+        stop = min(problem.offset, log.size())
+    else:
+        stop = tail.good
+        if tail.good < tail.size:
+            found.torn_offset = tail.good
+            found.torn_reason = tail.damage.reason if tail.damage else "an incomplete write"
+    repaired = {kept.offset: kept for kept in found.kept if kept.generation == log.generation}
+    try:
+        for frame in log.frames(FIRST_OFFSET, stop):
+            record = decode_record(frame.type, frame.body, frame.offset)
+            found.records += 1
+            if isinstance(record, Open):
+                found.last_secured = record.at
+                if frame.offset in repaired:
+                    repaired[frame.offset].at = record.at
+    except FrameDamage as damage:
+        found.problem = found.problem or log.corrupt(damage)
+
+
+def _tail(files: Files, layout: Layout, log: Log, found: Examination) -> Tail:
+    """The end of the log; a second look at one that seems torn, which may be a write under way."""
+    for look in range(_LOOKS):
+        if look:
+            sleep(_PAUSE_SECONDS)
+        words = _words(files, layout)
+        found.size_bytes = log.size()
+        if words.belong_to(log.log_id, log.generation):
+            found.published_end, found.synced = offset_of(words.end), offset_of(words.synced)
+            found.syncing, found.poisoned = bool(words.syncing), bool(words.poisoned)
+        tail = examine(log, words)
+        found.size_bytes = tail.size
+        if tail.good == tail.size:
+            break
+    return tail
+
+
+def _torn(layout: Layout, entry: str) -> re.Match[str] | None:
+    prefix = f"{layout.name}."
+    return _TORN.fullmatch(entry.removeprefix(prefix)) if entry.startswith(prefix) else None
+
+
+def _kept(files: Files, layout: Layout, entry: str) -> Kept:
+    match = _torn(layout, entry)
+    assert match is not None
+    path = layout.directory / entry
+    fd = files.open(path, os.O_RDONLY)
+    try:
+        size = files.size(fd)
+        count, reason = 0, "the last write lacks some of its records"
+        try:
+            for _ in iter_frames(files, fd, 0, size):
+                count += 1
+        except FrameDamage as damage:
+            reason = damage.reason
+    finally:
+        files.close(fd)
+    return Kept(path, int(match["generation"]), int(match["offset"]), size, count, reason)

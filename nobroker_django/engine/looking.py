@@ -55,8 +55,13 @@ class Looking(Core):
 
         return self._look(act)
 
-    def list_jobs(self, state: JobState | str | None = None, *, limit: int | None = None) -> list[Job]:
+    def list_jobs(
+        self, state: JobState | str | None = None, *, limit: int | None = None, after: int = -1
+    ) -> list[Job]:
         """Jobs in insertion order, of one state or of all, ``limit`` at the most.
+
+        Args:
+            after: only jobs whose ``seq`` is above this: the last one of the page before.
 
         Raises:
             InvalidOptionError: no such state, or a negative limit.
@@ -65,12 +70,11 @@ class Looking(Core):
             states = JobState if state is None else [JobState(state)]
         except ValueError:
             names = ", ".join(known.value for known in JobState)
-            raise InvalidOptionError("state", f"{state!r} is none of {names}") from None
+            raise InvalidOptionError("state", f"{options.shown(state)} is none of {names}") from None
         if limit is not None:
             options.integer("limit", limit, least=0)
         wanted = [number for known in states for number in ROW_STATES[known]]
         jobs: list[Job] = []
-        after = -1
         while limit is None or len(jobs) < limit:
             count = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit - len(jobs))
 

@@ -10,6 +10,16 @@ from .errors import InvalidOptionError
 LAST_MOMENT = 253_402_300_799.0  # 9999-12-31T23:59:59Z, the last second that a datetime can hold
 MAX_JOB_ID = 200
 _INT32 = 1 << 31
+_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """``repr(value)`` for a message: cut, and never failing."""
+    try:
+        text = repr(value)
+    except Exception:  # more digits than Python shows, or a repr of the user's
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def seconds(name: str, value: Any, *, zero: bool = True) -> float:
@@ -19,14 +29,14 @@ def seconds(name: str, value: Any, *, zero: bool = True) -> float:
         InvalidOptionError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidOptionError(name, f"a number of seconds is needed, not {value!r}")
+        raise InvalidOptionError(name, f"a number of seconds is needed, not {shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         least = "0 or more" if zero else "more than 0"
-        raise InvalidOptionError(name, f"must be {least} and finite, not {value!r}")
+        raise InvalidOptionError(name, f"must be {least} and finite, not {shown(value)}")
     return number
 
 
@@ -38,7 +48,7 @@ def moment(name: str, now: float, delay: float) -> float:
     """
     when = now + delay
     if when > LAST_MOMENT:
-        raise InvalidOptionError(name, f"{delay!r} seconds from now lies beyond the year 9999")
+        raise InvalidOptionError(name, f"{shown(delay)} seconds from now lies beyond the year 9999")
     return when
 
 
@@ -54,9 +64,9 @@ def integer(name: str, value: Any, *, least: int, most: int = _INT32 - 1) -> int
         InvalidOptionError: it is not.
     """
     if type(value) is not int:
-        raise InvalidOptionError(name, f"a whole number is needed, not {value!r}")
+        raise InvalidOptionError(name, f"a whole number is needed, not {shown(value)}")
     if not least <= value <= most:
-        raise InvalidOptionError(name, f"must be between {least} and {most}, not {value!r}")
+        raise InvalidOptionError(name, f"must be between {least} and {most}, not {shown(value)}")
     return value
 
 
@@ -81,7 +91,7 @@ def job_id(value: Any) -> str:
         InvalidOptionError: it is not.
     """
     if type(value) is not str:
-        raise InvalidOptionError("job_id", f"text is needed, not {value!r}")
+        raise InvalidOptionError("job_id", f"text is needed, not {shown(value)}")
     if not 1 <= len(value) <= MAX_JOB_ID:
         raise InvalidOptionError("job_id", f"must have 1 to {MAX_JOB_ID} characters, not {len(value)}")
     try:

@@ -232,7 +232,7 @@ def _short(value: Any) -> str:
     """A key as it is shown in a path; never raises."""
     if type(value) is str:
         shown = value if len(value) <= 40 else value[:40] + "…"
-        return '"' + shown.encode("unicode_escape", "backslashreplace").decode("ascii") + '"'
+        return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown) + '"'
     if type(value) in (int, float, bool, type(None)):
         return repr(value)[:40]
     return f"<{type(value).__name__}>"

@@ -128,7 +128,25 @@ class Projection:
         log = self.log
         self.connection.execute(
             f"INSERT INTO meta (format, {', '.join(META)}) VALUES (?{', ?' * len(META)})",
-            (FORMAT, log.generation, _signed(log.log_id), FIRST_OFFSET, 0, b"", log.base, 0, 0.0, 0, 0, 0, 0, 0, 0, 0),
+            (
+                FORMAT,
+                log.generation,
+                _signed(log.log_id),
+                FIRST_OFFSET,
+                0,
+                b"",
+                log.base,
+                0,
+                0.0,
+                0,
+                0,
+                0.0,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ),
         )
 
     def _check(self) -> None:

@@ -8,6 +8,7 @@ opened with ``fsync=False``, which is not durable.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from . import options
@@ -16,11 +17,11 @@ from .compaction import CompactionResult, compact, remove_retired
 from .control import COMPACTION_BYTE
 from .deciding import Decision
 from .durability import Promise
-from .errors import CompactionError, JobNotFoundError, NotLeasedError
+from .errors import CompactionError, InvalidOptionError, JobNotFoundError, NobrokerError, NotLeasedError
 from .leasing import Leasing
 from .looking import Looking
-from .records import Purge, Requeue
-from .transitions import DEAD
+from .records import Purge, Record, Requeue
+from .transitions import DEAD, Row
 
 _REQUEUE_ROWS = 5000
 
@@ -62,37 +63,69 @@ class Queue(Adding, Leasing, Looking):
 
     # -- dead letters
 
-    def requeue_dead(self, job_id: str | None = None) -> int:
+    def requeue_dead(self, job_id: str | Iterable[str] | None = None) -> int:
         """Dead letters become ready again, with a fresh budget of attempts; how many.
 
         Args:
-            job_id: one of them; by default all.
+            job_id: one of them, or several ids (those that are no dead letters are left alone); by default all.
 
         Raises:
             JobNotFoundError: there is no such job. NotLeasedError: it is no dead letter.
         """
-        total = 0
-        while True:
+        if job_id is None:
+            return sum(iter(self._requeue_some, 0))
+        if isinstance(job_id, str):
+            if self._change_dead([job_id], lambda row, now: Requeue(id=row.id, at=now)):
+                raise self._no_dead_letter(job_id)
+            return 1
+        if not isinstance(job_id, Iterable):
+            raise InvalidOptionError("job_id", f"an id or several are needed, not {options.shown(job_id)}")
+        wanted = list(dict.fromkeys(job_id))
+        return len(wanted) - len(self._change_dead(wanted, lambda row, now: Requeue(id=row.id, at=now)))
 
-            def act(decision: Decision) -> tuple[int, Promise]:
-                if job_id is None:
-                    rows = decision.unit.dead(_REQUEUE_ROWS)
-                else:
-                    row = decision.unit.find(options.job_id(job_id))
-                    if row is None:
-                        raise JobNotFoundError(job_id, self.name)
-                    if row.state != DEAD:
-                        raise NotLeasedError(job_id, "it is not in the dead-letter queue")
-                    rows = [row]
-                if rows:
-                    decision.write([Requeue(id=row.id, at=decision.now) for row in rows])
-                return len(rows), decision.promise()
+    def discard_dead(self, job_ids: Iterable[str]) -> list[str]:
+        """Forget these dead letters; returns the ids that are no dead letters, which are left alone."""
+        return self._change_dead(list(dict.fromkeys(job_ids)), lambda row, now: Purge(at=now, ids=[row.id]))
 
-            count, promise = self._decide(act)
+    def _requeue_some(self) -> int:
+        """Requeue the first dead letters; 0 when there is none."""
+
+        def act(decision: Decision) -> tuple[int, Promise]:
+            rows = decision.unit.dead(_REQUEUE_ROWS)
+            if rows:
+                decision.write([Requeue(id=row.id, at=decision.now) for row in rows])
+            return len(rows), decision.promise()
+
+        count, promise = self._decide(act)
+        self._keep(promise)
+        return count
+
+    def _change_dead(self, job_ids: list[str], make: Callable[[Row, float], Record]) -> list[str]:
+        """Write a record for each dead letter among ``job_ids``, in batches; the ids that are none."""
+        left: list[str] = []
+        for begin in range(0, len(job_ids), _REQUEUE_ROWS):
+            some = [options.job_id(job_id) for job_id in job_ids[begin : begin + _REQUEUE_ROWS]]
+
+            def act(decision: Decision, some: list[str] = some) -> tuple[list[str], Promise]:
+                rows = {job_id: decision.unit.find(job_id) for job_id in some}
+                dead = [row for row in rows.values() if row is not None and row.state == DEAD]
+                if dead:
+                    decision.write([make(row, decision.now) for row in dead])
+                gone = {row.id for row in dead}
+                return [job_id for job_id in some if job_id not in gone], decision.promise()
+
+            others, promise = self._decide(act)
             self._keep(promise)
-            total += count
-            if job_id is not None or count < _REQUEUE_ROWS:
-                return total
+            left += others
+        return left
+
+    def _no_dead_letter(self, job_id: str) -> NobrokerError:
+        """Why a job could not be taken out of the dead-letter queue."""
+        try:
+            self.get(job_id)
+        except JobNotFoundError as error:
+            return error
+        return NotLeasedError(job_id, "it is not in the dead-letter queue")
 
     def purge(self) -> int:
         """Forget every job of the queue, in any state; how many there were."""

@@ -89,6 +89,7 @@ class Enqueue(Record, kw_only=True):
     state: str = "ready"
     attempts: int = 0
     rank: float | None = None
+    waits: bool = False
     lease_deadline: float | None = None
     lease_token: str | None = None
     started: bool = False
@@ -202,11 +203,12 @@ class Requeue(Record, kw_only=True):
 
 
 class Purge(Record, kw_only=True):
-    """Every job of the queue is forgotten."""
+    """Every job of the queue is forgotten, or those named by ``ids``."""
 
     TYPE = RecordType.PURGE
 
     at: float
+    ids: list[str] | None = None
 
 
 class Open(Record, kw_only=True):

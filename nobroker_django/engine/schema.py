@@ -10,21 +10,22 @@ from dataclasses import fields
 
 from .transitions import DEAD, DUE, LEASED, WAITING, Row
 
-FORMAT = 2
+FORMAT = 3
 STATES = ("waiting", "due", "leased", "done", "dead")
 COLUMNS = tuple(field.name for field in fields(Row))
 SCHEMA = f"""
 CREATE TABLE meta (
     format INTEGER, generation INTEGER, log_id INTEGER, applied INTEGER, head_offset INTEGER, head BLOB,
-    base INTEGER, open_seq INTEGER, clock REAL, enqueued_total INTEGER, ignored INTEGER,
+    base INTEGER, open_seq INTEGER, clock REAL, enqueued_total INTEGER, ignored INTEGER, promoted REAL,
     waiting INTEGER, due INTEGER, leased INTEGER, done INTEGER, dead INTEGER, closed_at REAL
 );
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, priority INTEGER NOT NULL,
-    rank REAL NOT NULL, available_at REAL NOT NULL, enqueued_at REAL NOT NULL, attempts INTEGER NOT NULL,
-    max_attempts INTEGER NOT NULL, lease_deadline REAL, lease_token TEXT, started INTEGER NOT NULL,
+    rank REAL NOT NULL, available_at REAL NOT NULL, waits INTEGER NOT NULL, enqueued_at REAL NOT NULL,
+    attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL, lease_deadline REAL, lease_token TEXT, started INTEGER NOT NULL,
     visibility_timeout REAL, payload_offset INTEGER NOT NULL, result_offset INTEGER NOT NULL,
-    failures INTEGER NOT NULL, finished_at REAL, keep_until REAL, task TEXT, error_class TEXT, last_error TEXT
+    failures INTEGER NOT NULL,
+    finished_at REAL, keep_until REAL, task TEXT, error_class TEXT, last_error TEXT
 );
 CREATE INDEX jobs_due ON jobs (priority DESC, rank, seq) WHERE state = {DUE};
 CREATE INDEX jobs_waiting ON jobs (available_at) WHERE state = {WAITING};
@@ -33,7 +34,8 @@ CREATE INDEX jobs_dead ON jobs (seq) WHERE state = {DEAD};
 CREATE TABLE failures (job INTEGER NOT NULL, at_offset INTEGER NOT NULL, PRIMARY KEY (job, at_offset)) WITHOUT ROWID;
 """
 META = (
-    "generation", "log_id", "applied", "head_offset", "head", "base", "open_seq", "clock", "enqueued_total", "ignored",
+    "generation", "log_id", "applied", "head_offset", "head", "base", "open_seq", "clock", "enqueued_total",
+    "ignored", "promoted",
     *STATES,
 )  # fmt: skip
 SELECT_META = f"SELECT format, {', '.join(META)} FROM meta"

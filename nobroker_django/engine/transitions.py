@@ -44,8 +44,9 @@ PREVIEW_CHARACTERS = 500
 class Row:
     """What the projection holds of one job. Offsets are bytes in the live log; 0 means none.
 
-    ``task`` is the name in a task's payload, ``error_class`` and ``last_error`` (the beginning of it) are those of the
-    last failed attempt: for filters and lists.
+    ``waits`` tells a job that is eligible from ``available_at`` on from one that is eligible at once, whatever the
+    clock says. ``task`` is the name in a task's payload; ``error_class`` and ``last_error`` (the beginning of it) are
+    those of the last failed attempt: for filters and lists.
     """
 
     seq: int
@@ -54,6 +55,7 @@ class Row:
     priority: int
     rank: float
     available_at: float
+    waits: int
     enqueued_at: float
     attempts: int
     max_attempts: int
@@ -85,6 +87,9 @@ class State(Protocol):
 
     def add(self, row: Row) -> None:
         """A new row; one with the same id is replaced."""
+
+    def remove(self, row: Row) -> None:
+        """Forget one row."""
 
     def change(self, row: Row, state: int) -> None:
         """The row was changed; ``state`` is its new state."""
@@ -128,6 +133,7 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
             priority=record.priority,
             rank=rank,
             available_at=rank if record.available_at is None else record.available_at,
+            waits=int(record.waits if copied else not at_once),
             enqueued_at=record.enqueued_at,
             attempts=record.attempts,
             max_attempts=record.max_attempts,
@@ -224,6 +230,7 @@ def _retry(state: State, record: Nack | Reclaim, offset: int) -> None:
         row.rank = row.available_at = _rank_now(state, record.at)
     else:
         row.rank = row.available_at = record.available_at
+    row.waits = int(record.available_at is not None)
     _failed(state, row, record, offset)
     state.change(row, DUE if record.available_at is None else WAITING)
 
@@ -245,6 +252,7 @@ def _requeue(state: State, record: Requeue, offset: int) -> None:
     row.attempts = 0
     row.finished_at = None
     row.rank = row.available_at = _rank_now(state, record.at)
+    row.waits = 0
     state.change(row, DUE)
 
 
@@ -258,7 +266,15 @@ def _note(state: State, record: Failure, offset: int) -> None:
 
 
 def _purge(state: State, record: Purge, offset: int) -> None:
-    state.clear()
+    if record.ids is None:
+        state.clear()
+        return
+    for job_id in record.ids:
+        row = state.find(job_id)
+        if row is None:
+            state.ignored += 1
+        else:
+            state.remove(row)
 
 
 def _open(state: State, record: Open, offset: int) -> None:

@@ -44,7 +44,7 @@ class Unit:
             raise Stale("no meta row")
         (
             _, self.generation, self.log_id, self.applied, self.head_offset, self._head,
-            self.base, self.open_seq, self.clock, self.enqueued_total, self.ignored, *counts,
+            self.base, self.open_seq, self.clock, self.enqueued_total, self.ignored, self.promoted, *counts,
         ) = row  # fmt: skip
         self.counts: list[int] = counts
 
@@ -110,6 +110,11 @@ class Unit:
         self._rows[row.id] = self._new[row.id] = row
         self._touched = True
 
+    def remove(self, row: Row) -> None:
+        self._forget(row)
+        self._rows[row.id] = None
+        self._touched = True
+
     def _forget(self, row: Row) -> None:
         self.counts[row.state] -= 1
         self._changed.pop(row.seq, None)
@@ -166,7 +171,7 @@ class Unit:
             UPDATE_META,
             (
                 self.generation, self.log_id, self.applied, self.head_offset, self._head, self.base, self.open_seq,
-                self.clock, self.enqueued_total, self.ignored, *self.counts,
+                self.clock, self.enqueued_total, self.ignored, self.promoted, *self.counts,
             ),
         )  # fmt: skip
         self._new.clear()
@@ -177,19 +182,29 @@ class Unit:
         self._touched = False
 
     def promote(self, now: float, limit: int) -> bool:
-        """Make jobs due whose time has come, ``limit`` at the most; whether none is left."""
+        """Make jobs due whose time has come, ``limit`` at the most; whether none is left.
+
+        When the clock was set back, those whose time has not come yet after all wait again.
+        """
         self.flush()
-        moved = self._connection.execute(
-            f"UPDATE jobs SET state = {DUE} WHERE seq IN (SELECT seq FROM jobs "
-            f"WHERE state = {WAITING} AND available_at <= ? ORDER BY available_at LIMIT ?)",
-            (now, limit),
-        ).rowcount
+        if now < self.promoted:
+            self._move(f"state = {DUE} AND waits AND available_at > ?", (now,), DUE, WAITING)
+            self.promoted = now
+        selected = f"SELECT seq FROM jobs WHERE state = {WAITING} AND available_at <= ? ORDER BY available_at LIMIT ?"
+        moved = self._move(f"seq IN ({selected})", (now, limit), WAITING, DUE)
         if moved:
-            self.counts[WAITING] -= moved
-            self.counts[DUE] += moved
+            self.promoted = max(now, self.promoted)
+        return moved < limit
+
+    def _move(self, condition: str, parameters: tuple[Any, ...], source: int, target: int) -> int:
+        """Rows that only time has moved from one state to another; how many."""
+        moved = self._connection.execute(f"UPDATE jobs SET state = {target} WHERE {condition}", parameters).rowcount
+        if moved:
+            self.counts[source] -= moved
+            self.counts[target] += moved
             self._rows.clear()
             self._touched = True
-        return moved < limit
+        return moved
 
     # -- questions
 

@@ -15,9 +15,9 @@ ENGINE = PACKAGE / "engine"
 ENGINE_ORDER = [
     "errors",
     "clock",
+    "options",
     "backoff",
     "failures",
-    "options",
     "files",
     "locks",
     "control",
