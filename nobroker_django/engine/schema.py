@@ -22,8 +22,8 @@ CREATE TABLE meta (
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, priority INTEGER NOT NULL,
     rank REAL NOT NULL, available_at REAL NOT NULL, waits INTEGER NOT NULL, enqueued_at REAL NOT NULL,
-    attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL, lease_deadline REAL, lease_token TEXT, started INTEGER NOT NULL,
-    visibility_timeout REAL, payload_offset INTEGER NOT NULL, result_offset INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL, lease_deadline REAL, lease_token TEXT,
+    started INTEGER NOT NULL, visibility_timeout REAL, payload_offset INTEGER NOT NULL, result_offset INTEGER NOT NULL,
     failures INTEGER NOT NULL,
     finished_at REAL, keep_until REAL, task TEXT, error_class TEXT, last_error TEXT
 );
