@@ -257,14 +257,15 @@ class Dying(Watched):
 
     EXIT_CODE = 77
 
-    def __init__(self, at: int, *, half: bool = False) -> None:
-        """``half``: when that call is a write, half of the bytes are written first."""
+    def __init__(self, at: int, *, half: bool = False, kinds: frozenset[str] = ALL) -> None:
+        """``half``: when that call is a write, half of the bytes are written first. ``kinds``: which calls count."""
         super().__init__()
+        self.kinds = kinds
         self.left = at
         self.half = half
 
     def before(self, call: Call) -> Call:
-        self.left -= 1
+        self.left -= call.kind in self.kinds or call.kind == "close"
         if self.left < 0:
             if self.half and call.kind in ("write", "pwrite"):
                 data, offset = call.arguments
