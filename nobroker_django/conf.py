@@ -205,6 +205,10 @@ def _seconds(*, zero: bool = True) -> _Check:
     return lambda value, where: _checked(lambda: checks.seconds(where, value, zero=zero))
 
 
+def _lease_length() -> _Check:
+    return lambda value, where: _checked(lambda: checks.lease_length(where, value))
+
+
 def _integer(least: int, most: int = 2**31 - 1, hint: str = "") -> _Check:
     return lambda value, where: _checked(lambda: checks.integer(where, value, least=least, most=most), hint)
 
@@ -214,7 +218,7 @@ def _checked(check: Callable[[], _T], hint: str = "") -> _T:
     try:
         return check()
     except InvalidOptionError as error:
-        raise ImproperlyConfigured(f"{error}.{hint}") from None
+        raise ImproperlyConfigured(f"{error.option}: {error.reason}.{hint}") from None
 
 
 def _boolean(value: object, where: str) -> bool:
@@ -239,15 +243,18 @@ def _mode(allowed: int, example: str) -> _Check:
     """Permission bits; a number with other bits is most likely a forgotten ``0o``."""
 
     def check(value: object, where: str) -> int:
-        if type(value) is not int or value < 0 or value & ~allowed:
-            raise ImproperlyConfigured(f"{where} must be permission bits in octal, such as {example}, not {value!r}.")
+        if type(value) is not int or value < 0 or value & ~allowed or value & 0o600 != 0o600:
+            raise ImproperlyConfigured(
+                f"{where} must be permission bits in octal that let the owner read and write, such as {example}, not "
+                f"{value!r}."
+            )
         return value
 
     return check
 
 
 _QUEUE_KEYS: dict[str, tuple[str, _Check]] = {
-    "VISIBILITY_TIMEOUT": ("visibility_timeout", _seconds(zero=False)),
+    "VISIBILITY_TIMEOUT": ("visibility_timeout", _lease_length()),
     "MAX_ATTEMPTS": ("max_attempts", _integer(1)),
     "BACKOFF": ("backoff", _mapping),
     "RETENTION": ("retention", _seconds()),

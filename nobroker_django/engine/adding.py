@@ -172,9 +172,7 @@ class Adding(Core):
             priority=options.priority(priority),
             available_at=options.moment("delay", now, later) if later else None,
             visibility_timeout=(
-                None
-                if visibility_timeout is None
-                else options.seconds("visibility_timeout", visibility_timeout, zero=False)
+                None if visibility_timeout is None else options.lease_length("visibility_timeout", visibility_timeout)
             ),
             meta=NULL if meta is None else Raw(_encode_meta(meta)),
         )

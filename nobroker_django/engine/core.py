@@ -44,14 +44,14 @@ class Core:
         files: Files | None = None,
     ) -> None:
         self.name = name
-        self.fsync = bool(fsync)
-        self.visibility_timeout = options.seconds("visibility_timeout", visibility_timeout, zero=False)
+        self.fsync = options.flag("fsync", fsync)
+        self.visibility_timeout = options.lease_length("visibility_timeout", visibility_timeout)
         self.max_attempts = options.integer("max_attempts", max_attempts, least=1)
         self.backoff = backoff if backoff is not None else BackoffPolicy()
         if not isinstance(self.backoff, BackoffPolicy):
             raise InvalidOptionError("backoff", f"a BackoffPolicy is needed, not {options.shown(backoff)}")
         self.retention = options.seconds("retention", retention)
-        self._clock = clock
+        self._clock = clock = options.checked_clock(clock)
         self._layout = Layout.of(path, name)
         self._files = files or Files()
         self._view: ReadView | None = None

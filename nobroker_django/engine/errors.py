@@ -7,8 +7,9 @@ Invariant: an error carries its facts as attributes and says, in ``stored``, wha
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 
 class NobrokerError(Exception):
@@ -21,8 +22,10 @@ class InvalidOptionError(NobrokerError, ValueError):
     """An option has a wrong type or value; nothing was stored. ``option`` names it."""
 
     def __init__(self, option: str, message: str) -> None:
-        super().__init__(f"{option}: {message}")
+        outcome = "" if "othing " in message else ". Nothing was stored."
+        super().__init__(f"{option}: {message}{outcome}")
         self.option = option
+        self.reason = message
 
 
 class SerializationError(NobrokerError, ValueError):
@@ -50,7 +53,10 @@ class JobNotFoundError(NobrokerError, LookupError):
     """No job of that id is known to the queue (never enqueued, purged, or finished and compacted away)."""
 
     def __init__(self, job_id: str, queue: str) -> None:
-        super().__init__(f"queue {queue!r} knows no job {job_id!r}; nothing was changed")
+        super().__init__(
+            f"queue {queue!r} knows no job {job_id!r}: it was never enqueued (or its transaction not committed), purged, or "
+            "it is finished and its retention is over. Nothing was changed."
+        )
         self.job_id = job_id
         self.queue = queue
 
@@ -167,8 +173,6 @@ class StorageError(NobrokerError):
     ``path``, ``errno`` and ``operation`` say which; ``stored`` says what became of the data of the call.
     """
 
-    next_step: ClassVar[str] = ""
-
     def __init__(
         self, operation: str, path: str | os.PathLike[str], error: Any, *, stored: bool | None = False
     ) -> None:
@@ -176,11 +180,25 @@ class StorageError(NobrokerError):
         super().__init__(
             f"could not {operation} {os.fspath(path)}: {error}. "
             f"{outcome.get(stored, 'Whether the data of this call are stored is unknown')}."  # type: ignore[arg-type]
+            f"{_advice(getattr(error, 'errno', None))}"
         )
         self.operation = operation
         self.path = os.fspath(path)
         self.errno = getattr(error, "errno", None)
         self.stored = stored
+
+
+def _advice(number: int | None) -> str:
+    """The next step after an error of the operating system."""
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return " Free some space (or raise the limit) and try again; nothing has to be repaired."
+    if number in (errno.EACCES, errno.EPERM):
+        return " Check who owns the directory and its files, and FILE_MODE and DIR_MODE if several users share them."
+    if number == errno.EROFS:
+        return " The file system is mounted read-only; open the queue with read_only=True to look at it."
+    if number == errno.EIO:
+        return " The disk reports an error: look into the system's log before you go on."
+    return ""
 
 
 class OutcomeUnknownError(StorageError):

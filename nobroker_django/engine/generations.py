@@ -16,6 +16,7 @@ from .control import MAX_GENERATION
 from .errors import InvalidOptionError, PointerError, UnsupportedVersionError
 from .files import Files, write_all
 from .framing import HEADER_BYTES, VERSION, FrameDamage, decode_header, iter_frames
+from .options import shown
 from .records import RecordType
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -49,6 +50,8 @@ class Layout:
                 f"{name!r} is not a queue name: 1 to 64 ASCII letters, digits, '_' and '-', "
                 "beginning with a letter or digit",
             )
+        if not isinstance(directory, str | os.PathLike) or not os.fspath(directory) or "\0" in os.fspath(directory):
+            raise InvalidOptionError("path", f"a directory is needed, not {shown(directory)}")
         where = Path(os.path.abspath(directory))
         return cls(where, name, str(where / f"{name}.current"), str(where / f"{name}.lock"), where / f"{name}.run")
 

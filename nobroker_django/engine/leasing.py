@@ -48,7 +48,7 @@ class Leasing(Core):
         """
         options.integer("count", count, least=1)
         if visibility_timeout is not None:
-            options.seconds("visibility_timeout", visibility_timeout, zero=False)
+            options.lease_length("visibility_timeout", visibility_timeout)
         deadline = Deadline(options.seconds("timeout", timeout))
         while True:
             seen = self._session.look()
@@ -103,7 +103,9 @@ class Leasing(Core):
                 Lease(
                     id=row.id,
                     at=now,
-                    deadline=now + (visibility_timeout or row.visibility_timeout or self.visibility_timeout),
+                    deadline=options.latest(
+                        now, visibility_timeout or row.visibility_timeout or self.visibility_timeout
+                    ),
                     attempts=row.attempts + 1,
                     token="",
                 )
@@ -140,7 +142,7 @@ class Leasing(Core):
     def _retry_at(self, row: Row, decision: Decision) -> float | None:
         """When a job that has just failed is eligible again, by the backoff; ``None``: at once."""
         pause = self.backoff.delay_for(row.attempts)
-        return options.retry_moment(decision.now, pause) if pause else None
+        return options.latest(decision.now, pause) if pause else None
 
     def _wait_for_change(self, seen: int | None, next_change: float | None, deadline: Deadline) -> None:
         """Sleep until something was appended since ``seen``, a job's time has come, or the deadline has passed."""
@@ -189,7 +191,7 @@ class Leasing(Core):
                     records[row.id] = Ack(
                         id=row.id,
                         at=decision.now,
-                        keep_until=decision.now + self.retention,
+                        keep_until=options.latest(decision.now, self.retention),
                         token=_token(job),
                         result=result,
                     )
@@ -280,7 +282,7 @@ class Leasing(Core):
         more = options.seconds("seconds", seconds)
 
         def extended(row: Row, decision: Decision) -> Record:
-            deadline = max(row.lease_deadline or decision.now, decision.now) + more
+            deadline = options.moment("seconds", max(row.lease_deadline or decision.now, decision.now), more)
             return Extend(id=row.id, at=decision.now, deadline=deadline, token=_token(job))
 
         return self._end_lease(job, extended, durable=False)
@@ -322,8 +324,10 @@ class Leasing(Core):
                 return row
             raise AlreadyDoneError(job_id, "it was finished already, by another delivery")
         if row.state != LEASED:
-            state = "a dead letter" if row.state == DEAD else "ready again: the lease has ended"
-            raise NotLeasedError(job_id, f"it is not leased, it is {state}")
+            state = (
+                "it is a dead letter" if row.state == DEAD else "it waits (its lease has ended, or it never had one)"
+            )
+            raise NotLeasedError(job_id, f"nobody holds a lease of it: {state}")
         if not mine:
             raise NotLeasedError(job_id, "the lease is not yours any more: the job was delivered again")
         return row

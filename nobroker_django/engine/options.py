@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .clock import Clock
 from .errors import InvalidOptionError
 
 LAST_MOMENT = 253_402_300_799.0  # 9999-12-31T23:59:59Z, the last second that a datetime can hold
+LONGEST_LEASE = 366 * 86_400.0
 MAX_JOB_ID = 200
 _INT32 = 1 << 31
 _SHOWN = 80
@@ -40,6 +42,18 @@ def seconds(name: str, value: Any, *, zero: bool = True) -> float:
     return number
 
 
+def lease_length(name: str, value: Any) -> float:
+    """The length of a lease in seconds: more than 0, at most a year.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    number = seconds(name, value, zero=False)
+    if number > LONGEST_LEASE:
+        raise InvalidOptionError(name, f"must be at most a year ({LONGEST_LEASE:g} seconds), not {shown(value)}")
+    return number
+
+
 def moment(name: str, now: float, delay: float) -> float:
     """The time ``delay`` seconds from ``now``.
 
@@ -52,9 +66,36 @@ def moment(name: str, now: float, delay: float) -> float:
     return when
 
 
-def retry_moment(now: float, pause: float) -> float:
-    """The time of a retry whose pause was computed, not asked for: never beyond the year 9999."""
+def latest(now: float, pause: float) -> float:
+    """The time ``pause`` seconds from now, where that was computed and not asked for: never beyond the year 9999."""
     return min(now + pause, LAST_MOMENT)
+
+
+def checked_clock(clock: Clock) -> Clock:
+    """A clock that refuses to give a time which no record can hold.
+
+    Raises:
+        InvalidOptionError: when asked, and ``clock`` gives no number between 1970 and 9999.
+    """
+
+    def checked() -> float:
+        now = clock()
+        if not (isinstance(now, float | int) and 0 <= now <= LAST_MOMENT):
+            raise InvalidOptionError("clock", f"gave {shown(now)}, which is no time between 1970 and 9999")
+        return float(now)
+
+    return checked
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, nothing else.
+
+    Raises:
+        InvalidOptionError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidOptionError(name, f"must be True or False, not {shown(value)}")
+    return value
 
 
 def integer(name: str, value: Any, *, least: int, most: int = _INT32 - 1) -> int:
@@ -81,7 +122,10 @@ def mode(name: str, value: Any) -> int:
     Raises:
         InvalidOptionError: they are not.
     """
-    return integer(name, value, least=0, most=0o7777)
+    bits = integer(name, value, least=0, most=0o7777)
+    if bits & 0o600 != 0o600 or bits & 0o5000:
+        raise InvalidOptionError(name, f"must let the owner read and write, in octal such as 0o640, not {bits:#o}")
+    return bits
 
 
 def job_id(value: Any) -> str:

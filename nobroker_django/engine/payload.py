@@ -18,6 +18,7 @@ from .errors import SerializationError
 from .framing import MAX_BODY_BYTES
 
 MAX_DEPTH = 200
+_MAX_PATH = 200
 MAX_DIGITS = 640
 _LARGE = 10**MAX_DIGITS
 _MAX_VALUES = MAX_BODY_BYTES // 2  # each takes two bytes at least: more cannot fit, so there is no need to walk on
@@ -162,7 +163,7 @@ def _locate(value: Any, what: str) -> tuple[str, str] | None:
         item, depth, path = stack.pop()
         detail = _describe(item, depth)
         if detail is not None:
-            return path, detail
+            return (path if len(path) <= _MAX_PATH else path[:_MAX_PATH] + "…"), detail
         if type(item) is dict:
             for key in item:
                 detail = _describe_key(key) or _describe(key, 1)

@@ -84,7 +84,7 @@ class Projection:
             raise Stale("no file")
         try:
             projection = cls(_connect(str(path), create=False), path, build, log)
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:  # also "busy": under the log's lock nobody can rightly be in the way
             raise Stale(str(error)) from None
         projection.identity = identity
         try:
@@ -199,7 +199,8 @@ class Projection:
         """One transaction: everything or nothing of what is done to the ``Unit`` is kept.
 
         Raises:
-            Stale: the file is damaged.
+            Stale: the file is damaged, or somebody is in the way who cannot rightly be there.
+            sqlite3.Error: there is no room for it.
         """
         connection = self.connection
         try:
@@ -214,9 +215,9 @@ class Projection:
                     connection.execute("ROLLBACK")
                 raise
         except sqlite3.DatabaseError as error:
-            if _is_damage(error):
-                raise Stale(str(error)) from None
-            raise
+            if _is_lack_of_room(error):
+                raise
+            raise Stale(str(error)) from None
 
 
 def index_path(layout: Layout, generation: int, build: int) -> Path:
@@ -235,7 +236,7 @@ def _connect(path: str, *, create: bool = True) -> sqlite3.Connection:
     if not create:
         path = Path(path).as_uri() + "?mode=rw"
     connection = sqlite3.connect(
-        path, timeout=30, isolation_level=None, check_same_thread=False, uri=path.startswith("file:")
+        path, timeout=1, isolation_level=None, check_same_thread=False, uri=path.startswith("file:")
     )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -253,6 +254,6 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
+def _is_lack_of_room(error: sqlite3.DatabaseError) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)

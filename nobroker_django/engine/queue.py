@@ -75,17 +75,19 @@ class Queue(Adding, Leasing, Looking):
         if job_id is None:
             return sum(iter(self._requeue_some, 0))
         if isinstance(job_id, str):
-            if self._change_dead([job_id], lambda row, now: Requeue(id=row.id, at=now)):
+            if self._change_dead([options.job_id(job_id)], lambda row, now: Requeue(id=row.id, at=now)):
                 raise self._no_dead_letter(job_id)
             return 1
-        if not isinstance(job_id, Iterable):
-            raise InvalidOptionError("job_id", f"an id or several are needed, not {options.shown(job_id)}")
-        wanted = list(dict.fromkeys(job_id))
+        wanted = _ids("job_id", job_id)
         return len(wanted) - len(self._change_dead(wanted, lambda row, now: Requeue(id=row.id, at=now)))
 
     def discard_dead(self, job_ids: Iterable[str]) -> list[str]:
-        """Forget these dead letters; returns the ids that are no dead letters, which are left alone."""
-        return self._change_dead(list(dict.fromkeys(job_ids)), lambda row, now: Purge(at=now, ids=[row.id]))
+        """Forget these dead letters; returns the ids that are no dead letters, which are left alone.
+
+        Raises:
+            InvalidOptionError: an id is not valid; nothing was changed.
+        """
+        return self._change_dead(_ids("job_ids", job_ids), lambda row, now: Purge(at=now, ids=[row.id]))
 
     def _requeue_some(self) -> int:
         """Requeue the first dead letters; 0 when there is none."""
@@ -104,7 +106,7 @@ class Queue(Adding, Leasing, Looking):
         """Write a record for each dead letter among ``job_ids``, in batches; the ids that are none."""
         left: list[str] = []
         for begin in range(0, len(job_ids), _REQUEUE_ROWS):
-            some = [options.job_id(job_id) for job_id in job_ids[begin : begin + _REQUEUE_ROWS]]
+            some = job_ids[begin : begin + _REQUEUE_ROWS]
 
             def act(decision: Decision, some: list[str] = some) -> tuple[list[str], Promise]:
                 rows = {job_id: decision.unit.find(job_id) for job_id in some}
@@ -162,3 +164,10 @@ class Queue(Adding, Leasing, Looking):
         finally:
             lock_file.release()
         return result
+
+
+def _ids(option: str, given: Iterable[str]) -> list[str]:
+    """Several ids, checked, each once."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidOptionError(option, f"several ids are needed, not {options.shown(given)}")
+    return list(dict.fromkeys(options.job_id(job_id) for job_id in given))

@@ -281,8 +281,9 @@ def secure(
     )
     if kept is not None:
         logger.warning(
-            "%s: cut a torn tail of %d bytes at byte %d (%s); they are kept in %s. No acknowledged job was in them.",
+            "%s: cut a torn tail of %d bytes at byte %d (%s); they are kept in %s. No acknowledged job was in them%s.",
             log.path, report.bytes_discarded, tail.good, report.damage, kept,
+            "" if words.belong_to(log.log_id, log.generation) else ", as far as the log itself shows",
         )  # fmt: skip
     return report
 

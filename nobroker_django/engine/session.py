@@ -124,7 +124,7 @@ class Session:
             sleep(POLL_SECONDS)
 
     def _closed_error(self) -> QueueClosedError:
-        return QueueClosedError(f"queue {self.layout.name!r} is closed; the call did nothing")
+        return QueueClosedError(f"queue {self.layout.name!r} is closed; the call did nothing. Make a new Queue.")
 
     def _try_enter(self, deadline: Deadline, after_failed_sync: bool) -> Held | None:
         """One attempt, without waiting for other processes' verbs."""

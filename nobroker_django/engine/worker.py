@@ -24,6 +24,7 @@ from .job import Job, JobState
 from .queue import Queue
 
 logger = logging.getLogger("nobroker_django")
+_LONGEST_WAIT = 3600.0
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class Heartbeat:
                 if self._stopped:
                     return
                 waits = [entry.wait.left() for entry in self._running.values() if not entry.lost]
-                self._changed.wait(min(waits) if waits else None)
+                self._changed.wait(min(*waits, _LONGEST_WAIT) if waits else None)
                 if self._stopped:
                     return
                 late = [entry for entry in self._running.values() if not entry.lost and entry.wait.passed()]

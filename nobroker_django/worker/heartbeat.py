@@ -18,6 +18,8 @@ from nobroker_django.engine.queue import Queue
 from .console import Console
 
 BEATS_PER_LEASE = 3
+LONGEST_PAUSE = 3600.0
+"""Seconds: what a condition can wait for is limited by the platform."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +72,7 @@ class Heartbeat:
                 pause = min((held.due for held in active), default=None)
                 now = time.monotonic()
                 if pause is None or pause > now:
-                    self._changed.wait(None if pause is None else pause - now)
+                    self._changed.wait(None if pause is None else min(pause - now, LONGEST_PAUSE))
                     continue
                 due = [held for held in active if held.due <= now]
             for held in due:
