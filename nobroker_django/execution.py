@@ -20,6 +20,7 @@ from asgiref.sync import async_to_sync
 from django.db import close_old_connections
 
 from . import conf, payloads, registry
+from .cli.documents import error_text
 from .decorators import Task
 from .engine.errors import (
     CorruptLogError,
@@ -202,13 +203,6 @@ def _record(
         return Outcome.LOST, None, str(error)
     outcome = Outcome.DEAD if settled.state is JobState.DEAD else Outcome.FAILED
     return outcome, settled, error_text(settled)
-
-
-def error_text(job: Job) -> str:
-    """Class and message of the job's last failure, as far as they are known."""
-    last = job.errors[-1] if job.errors else None
-    parts = (last.error_class, last.message) if last is not None else (None, job.last_error)
-    return ": ".join(part for part in parts if part) or "unknown"
 
 
 def _end_forked_process(failure: BaseException | None) -> NoReturn:

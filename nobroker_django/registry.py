@@ -43,6 +43,12 @@ def find(name: str) -> Task[Any, Any] | None:
     return _tasks.get(name)
 
 
+def names() -> list[str]:
+    """Every name and alias that is known here, sorted."""
+    with _lock:
+        return sorted(_tasks)
+
+
 def unregister(task: Task[Any, Any]) -> None:
     """Forget the task (for tests that define tasks of their own)."""
     with _lock:

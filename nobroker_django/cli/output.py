@@ -44,7 +44,10 @@ class Output:
             stream.write(f"{escape(question)} [y/N] ")
             stream.flush()
             answer = input("")
-        except (EOFError, OSError, ValueError):
+        except EOFError:
+            write_line(stream, "")
+            return False
+        except (OSError, ValueError, RuntimeError):  # no standard input, or a closed one
             return False
         return answer.strip().lower() in ("y", "yes")
 

@@ -1,4 +1,4 @@
-"""Looking at a log record by record, and at the state of its end, without taking part.
+"""Looking at a log record by record, without taking part.
 
 Invariant: nothing in here can write. Every file is opened read-only, no lock is taken, no file or directory is made;
 so it works on a directory that belongs to somebody else, beside any number of writers, and holds none of them up. What
@@ -13,23 +13,19 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .clock import sleep
 from .control import MISSING, Control, Words, offset_of
 from .errors import CorruptLogError, InvalidOptionError, NobrokerError, PointerError, StorageError
 from .files import Files
-from .framing import Frame, FrameDamage, iter_frames
+from .framing import Frame, FrameDamage
 from .generations import Layout, list_generations, parse_pointer
 from .log import FIRST_OFFSET, Log
-from .records import Open, RecordType, decode_record
-from .recovery import Tail, examine
+from .records import RecordType
+from .recovery import examine
 
 _LOOKS = 3
-_PAUSE_SECONDS = 0.05
-_TORN = re.compile(r"torn-(?P<generation>[0-9]+)-(?P<offset>[0-9]+)-[0-9]+")
 _POINTER = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.current")
 
 
@@ -95,50 +91,6 @@ class LogView:
             raise self.damage
 
 
-@dataclass(slots=True)
-class Kept:
-    """Bytes that a repair cut off at ``offset`` of log ``generation`` and kept in ``path``.
-
-    ``records`` intact ones begin it, ``reason`` says what is wrong with what follows them. ``at`` is when (Unix
-    seconds), as far as the log still tells.
-    """
-
-    path: Path
-    generation: int
-    offset: int
-    size_bytes: int
-    records: int
-    reason: str
-    at: float | None = None
-
-
-@dataclass(slots=True)
-class Examination:
-    """What is known of a queue's files without opening it: see ``examine_queue``."""
-
-    queue: str
-    directory: Path
-    generation: int | None = None
-    log_path: Path | None = None
-    generations: list[int] = field(default_factory=list)
-    size_bytes: int = 0
-    published_end: int | None = None
-    synced: int | None = None
-    syncing: bool = False
-    poisoned: bool = False
-    records: int = 0
-    last_secured: float | None = None
-    torn_offset: int | None = None
-    torn_reason: str = ""
-    kept: list[Kept] = field(default_factory=list)
-    problem: NobrokerError | None = None
-
-    @property
-    def torn_bytes(self) -> int:
-        """How many bytes the next writer will cut off and keep."""
-        return 0 if self.torn_offset is None else self.size_bytes - self.torn_offset
-
-
 def type_name(number: int) -> str:
     """The name of a record type, or its number as text."""
     try:
@@ -181,9 +133,9 @@ def check_end(directory: str | os.PathLike[str], name: str) -> None:
     """
     layout, files = Layout.of(directory, name), ReadingFiles()
     try:
-        log = _live_log(files, layout)
+        log = live_log(files, layout)
         try:
-            examine(log, _words(files, layout))
+            examine(log, read_words(files, layout))
         finally:
             log.release()
     except OSError as error:
@@ -204,7 +156,7 @@ def open_view(directory: str | os.PathLike[str], name: str, generation: int | No
     """
     layout, files = Layout.of(directory, name), ReadingFiles()
     try:
-        log = _live_log(files, layout) if generation is None else _log_of(files, layout, generation)
+        log = live_log(files, layout) if generation is None else _log_of(files, layout, generation)
     except OSError as error:
         raise StorageError("read", getattr(error, "filename", None) or directory, error) from error
     try:
@@ -215,7 +167,7 @@ def open_view(directory: str | os.PathLike[str], name: str, generation: int | No
 
 def _view(files: Files, layout: Layout, log: Log) -> LogView:
     try:
-        words = _words(files, layout)
+        words = read_words(files, layout)
         size = log.size()
         if words.belong_to(log.log_id, log.generation) and offset_of(words.end) <= size:
             return LogView(log, words, offset_of(words.end), size)
@@ -238,7 +190,7 @@ def _log_of(files: Files, layout: Layout, generation: int) -> Log:
         ) from None  # fmt: skip
 
 
-def _live_log(files: Files, layout: Layout) -> Log:
+def live_log(files: Files, layout: Layout) -> Log:
     """The log that the pointer names, again when a compaction came between the two.
 
     Raises:
@@ -270,7 +222,8 @@ def _no_pointer(files: Files, layout: Layout) -> NobrokerError:
     return InvalidOptionError("name", f"there is no queue {layout.name!r} in {layout.directory}")
 
 
-def _words(files: Files, layout: Layout) -> Words:
+def read_words(files: Files, layout: Layout) -> Words:
+    """The control words, as far as they can be read."""
     try:
         fd = files.open(layout.lock, os.O_RDONLY)
     except FileNotFoundError:
@@ -312,102 +265,3 @@ def _fields(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"unreadable": body[:500].decode("utf-8", "backslashreplace")}
     return fields if isinstance(fields, dict) else {"unreadable": fields}
-
-
-# -- the state of a queue's files
-
-
-def examine_queue(directory: str | os.PathLike[str], name: str) -> Examination:
-    """Check every record of the live log, judge its end as the next opener would, and look at what repairs kept.
-
-    A write that is under way while this looks is waited for, shortly.
-
-    Returns:
-        What was found; damage is in ``problem``, not raised.
-
-    Raises:
-        InvalidOptionError: there is no such queue. StorageError: a file cannot be read.
-    """
-    layout, files = Layout.of(directory, name), ReadingFiles()
-    found = Examination(name, layout.directory)
-    try:
-        found.generations = list_generations(files, layout)
-        found.kept = [_kept(files, layout, entry) for entry in files.listdir(layout.directory) if _torn(layout, entry)]
-        log = _live_log(files, layout)
-    except CorruptLogError as problem:
-        found.problem = problem
-        return found
-    except OSError as error:
-        raise StorageError("read", getattr(error, "filename", None) or directory, error) from error
-    try:
-        _examine(files, layout, log, found)
-    except OSError as error:
-        raise StorageError("read", log.path, error) from error
-    finally:
-        log.release()
-    return found
-
-
-def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None:
-    found.generation, found.log_path = log.generation, log.path
-    try:
-        tail = _tail(files, layout, log, found)
-    except CorruptLogError as problem:
-        found.problem = problem
-        stop = min(problem.offset, log.size())
-    else:
-        stop = tail.good
-        if tail.good < tail.size:
-            found.torn_offset = tail.good
-            found.torn_reason = tail.damage.reason if tail.damage else "an incomplete write"
-    repaired = {kept.offset: kept for kept in found.kept if kept.generation == log.generation}
-    try:
-        for frame in log.frames(FIRST_OFFSET, stop):
-            record = decode_record(frame.type, frame.body, frame.offset)
-            found.records += 1
-            if isinstance(record, Open):
-                found.last_secured = record.at
-                if frame.offset in repaired:
-                    repaired[frame.offset].at = record.at
-    except FrameDamage as damage:
-        found.problem = found.problem or log.corrupt(damage)
-
-
-def _tail(files: Files, layout: Layout, log: Log, found: Examination) -> Tail:
-    """The end of the log; a second look at one that seems torn, which may be a write under way."""
-    for look in range(_LOOKS):
-        if look:
-            sleep(_PAUSE_SECONDS)
-        words = _words(files, layout)
-        found.size_bytes = log.size()
-        if words.belong_to(log.log_id, log.generation):
-            found.published_end, found.synced = offset_of(words.end), offset_of(words.synced)
-            found.syncing, found.poisoned = bool(words.syncing), bool(words.poisoned)
-        tail = examine(log, words)
-        found.size_bytes = tail.size
-        if tail.good == tail.size:
-            break
-    return tail
-
-
-def _torn(layout: Layout, entry: str) -> re.Match[str] | None:
-    prefix = f"{layout.name}."
-    return _TORN.fullmatch(entry.removeprefix(prefix)) if entry.startswith(prefix) else None
-
-
-def _kept(files: Files, layout: Layout, entry: str) -> Kept:
-    match = _torn(layout, entry)
-    assert match is not None
-    path = layout.directory / entry
-    fd = files.open(path, os.O_RDONLY)
-    try:
-        size = files.size(fd)
-        count, reason = 0, "the last write lacks some of its records"
-        try:
-            for _ in iter_frames(files, fd, 0, size):
-                count += 1
-        except FrameDamage as damage:
-            reason = damage.reason
-    finally:
-        files.close(fd)
-    return Kept(path, int(match["generation"]), int(match["offset"]), size, count, reason)

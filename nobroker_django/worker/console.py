@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TextIO
 
-from nobroker_django.commandline import escape, iso, shorten, write_line
+from nobroker_django.cli.text import escape, iso, shorten, write_line
 from nobroker_django.execution import Outcome, Report
 
 logger = logging.getLogger("nobroker_django.worker")

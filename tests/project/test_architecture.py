@@ -36,6 +36,8 @@ ENGINE_ORDER = [
     "projection",
     "cache",
     "recovery",
+    "inspection",
+    "examination",
     "creation",
     "held",
     "session",

@@ -8,14 +8,9 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from nobroker_django.commandline import (
-    EXIT_GIVEN_BACK,
-    NobrokerCommand,
-    add_queue_option,
-    chosen_queues,
-    positive_integer,
-    seconds,
-)
+from nobroker_django.cli.exits import EXIT_GIVEN_BACK
+from nobroker_django.cli.values import positive_integer, seconds
+from nobroker_django.commandline import NobrokerCommand, add_queue_option, chosen_queues
 from nobroker_django.worker.options import EXIT_DAMAGE, WorkerOptions
 from nobroker_django.worker.supervisor import Supervisor
 

@@ -1,0 +1,166 @@
+"""Commands that change a queue as an operator does: requeue and prune dead letters, purge, compact.
+
+Invariant: what cannot be taken back asks first, and says what it is about to do. Nothing here creates a queue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from nobroker_django.engine.errors import JobNotFoundError, NotLeasedError
+from nobroker_django.engine.job import JobState
+from nobroker_django.engine.queue import Queue
+
+from . import documents, looking
+from .context import Context, Options
+from .exits import Refusal, UsageError
+from .looking import Filter
+from .text import count_of
+
+_PAGE = 1000
+
+
+def dlq(context: Context, options: Options) -> None:
+    """List the dead letters, or requeue or prune them.
+
+    Raises:
+        UsageError: the options do not go together.
+    """
+    requeue, prune = options["requeue"] is not None, options["prune"]
+    if options["older_than"] is not None and not prune:
+        raise UsageError("--older-than says which dead letters to --prune")
+    if requeue and prune:
+        raise UsageError("either --requeue or --prune")
+    if prune:
+        _prune(context, options)
+    elif requeue or options["everything"]:
+        _requeue(context, options)
+    else:
+        looking.dead_letters(context, options)
+
+
+def _requeue(context: Context, options: Options) -> None:
+    ids = list(dict.fromkeys(options["requeue"] or ()))
+    chosen = Filter("dead", options["task"], options["error_class"])
+    ways = [bool(ids), options["everything"], chosen != Filter("dead")]
+    if options["requeue"] is None or sum(ways) != 1:
+        raise UsageError(
+            "name the jobs (--requeue ID ...) or say --requeue with one of --all, --task NAME, --error-class NAME"
+        )
+    missing: list[str] = []
+    if ids:
+        count, missing = requeue_some(context, ids)
+    elif options["everything"]:
+        context.confirm(f"Requeue every dead letter of {', '.join(context.queues)}?", "nothing was requeued")
+        count = sum(queue.requeue_dead() for _, queue in _existing(context))
+    else:
+        count = sum(_requeue_matching(queue, chosen) for _, queue in _existing(context))
+    if context.as_json:
+        context.out.json({"requeued": count, "not_found": missing})
+    else:
+        context.out.line(f"{count} requeued")
+    if missing:
+        raise Refusal(f"no dead letter has the id {', '.join(missing)}")
+
+
+def requeue_some(context: Context, job_ids: list[str]) -> tuple[int, list[str]]:
+    """Give these dead letters new attempts; returns how many, and the ids that no queue has among its dead letters."""
+    count = 0
+    missing = dict.fromkeys(job_ids)
+    for _, queue in _existing(context):
+        for job_id in job_ids:
+            try:
+                if queue.get(job_id).state is JobState.DEAD:
+                    count += queue.requeue_dead(job_id)
+                    missing.pop(job_id, None)
+            except (JobNotFoundError, NotLeasedError):
+                continue
+    return count, list(missing)
+
+
+def _requeue_matching(queue: Queue, chosen: Filter) -> int:
+    """Requeue page by page: whoever interrupts it finds each job in one place."""
+    jobs = looking.jobs_of(queue, chosen)
+    count = 0
+    while ids := [job.id for job in islice(jobs, _PAGE)]:
+        count += queue.requeue_dead(ids)
+    return count
+
+
+def _prune(context: Context, options: Options) -> None:
+    age: float | None = options["older_than"]
+    if age is None:
+        raise UsageError("--prune needs --older-than AGE, such as 30d")
+    if options["everything"]:
+        raise UsageError("--all is for --requeue; --prune goes by --older-than")
+    chosen = Filter("dead", options["task"], options["error_class"], died_before=time.time() - age)
+    found = {name: [job.id for job in looking.jobs_of(queue, chosen)] for name, queue in _existing(context)}
+    total = sum(map(len, found.values()))
+    if total:
+        what = count_of(total, "dead letter")
+        context.confirm(
+            f"Forget {what} of {', '.join(name for name in found if found[name])}, for ever?", "nothing was pruned"
+        )
+    pruned = 0
+    for name, ids in found.items():
+        with context.writing(name) as queue:
+            for at in range(0, len(ids), _PAGE):
+                some = ids[at : at + _PAGE]
+                pruned += len(some) - len(queue.discard_dead(some))
+    if context.as_json:
+        context.out.json({"pruned": pruned})
+    else:
+        context.out.line(f"{pruned} pruned")
+
+
+def purge(context: Context, options: Options) -> None:
+    """Forget every job of the chosen queues, whatever its state.
+
+    Raises:
+        UsageError: there are several queues and none was named.
+    """
+    if not context.given and len(context.queues) > 1:
+        raise UsageError(f"name the queues to purge with --queue: {', '.join(context.queues)}")
+    results: list[dict[str, Any]] = []
+    for name, queue in _existing(context):
+        counts = queue.stats()
+        states = ", ".join(
+            f"{number} {state}"
+            for state in ("ready", "delayed", "leased", "done", "dead")
+            if (number := getattr(counts, state))
+        )
+        if counts.total:
+            context.confirm(f"Forget all {counts.total} jobs of {name} ({states}), for ever?", "nothing was purged")
+        purged = queue.purge() if counts.total else 0
+        results.append({"queue": name, "purged": purged})
+        if not context.as_json:
+            context.out.line(f"{name}: {count_of(purged, 'job')} purged")
+    if context.as_json:
+        context.out.json({"queues": results})
+    elif not results:
+        context.out.line("nothing to purge")
+
+
+def compact(context: Context, options: Options) -> None:
+    """Write each log anew without finished history."""
+    results = []
+    for name, queue in _existing(context):
+        result = queue.compact()
+        results.append(documents.compaction_document(name, result))
+        if not context.as_json:
+            context.out.line(f"{name}: {result.describe()}")
+    if context.as_json:
+        context.out.json({"queues": results})
+    elif not results:
+        context.out.line("nothing to compact")
+
+
+def _existing(context: Context) -> Iterator[tuple[str, Queue]]:
+    """The chosen queues that have files, each open while it is looked at."""
+    for name in context.queues:
+        if context.exists(name):
+            with context.writing(name) as queue:
+                yield name, queue
