@@ -18,6 +18,12 @@ from tests.support.procs import Child, Diary, run_all, wait_until
 from tests.support.storm import check, open_queue, producer, worker
 
 
+def more(diary: Diary, errors: Diary) -> None:
+    """Wait until more was written into the diary."""
+    size = diary.size()
+    wait_until(lambda: diary.size() > size + 100 or errors.size() > 0, "events")
+
+
 def add(directory: Path, diary: Diary, count: int, job_id: str | None = None) -> None:
     """Enqueue ``count`` jobs, or the one with the id; say which were created."""
     with open_queue(directory) as queue:
@@ -50,7 +56,8 @@ def test_eight_processes_create_a_queue_at_once(queue_dir: Path, diary: Diary, e
 @pytest.mark.contract("PROC-01", "LOG-10")
 def test_creating_beside_another_process_that_has_just_done_it(queue_dir: Path):
     """Whoever finds no pointer looks once more before it says that the pointer is missing."""
-    files, met = Hooked(), []
+    files = Hooked()
+    met: list[Call] = []
 
     def hook(call: Call) -> None:
         if call.kind == "listdir" and call.path == str(queue_dir) and not met and queue_dir.exists():
@@ -218,8 +225,7 @@ def test_the_pointer_replaced_by_itself_under_load(queue_dir: Path, diary: Diary
     ]
     try:
         for number in range(30):
-            size = diary.size()
-            wait_until(lambda size=size: diary.size() > size + 100 or errors.size() > 0, "events")
+            more(diary, errors)
             copy = queue_dir / f"copy-{number}"
             shutil.copy(queue_dir / "default.current", copy)
             copy.rename(queue_dir / "default.current")
@@ -276,8 +282,7 @@ def test_compactions_killed_at_a_call_while_others_work(queue_dir: Path, diary: 
     at = share
     try:
         while True:
-            size = diary.size()
-            wait_until(lambda size=size: diary.size() > size + 100 or errors.size() > 0, "events")
+            more(diary, errors)
             if Child(compact_and_die, queue_dir, at, errors=errors).wait() == 0:
                 break
             at += step

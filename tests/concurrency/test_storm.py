@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.crashing import drawn
 from tests.support.procs import Diary
-from tests.support.storm import ROLES, Storm, check, compactor, producer, visitor, worker
+from tests.support.storm import ROLES, Storm, check, compactor, patient, producer, visitor, worker
 
 pytestmark = [pytest.mark.contract("PROC-01", "LEASE-01", "LEASE-02", "LEASE-03", "LOG-06", "COMP-03")]
 
@@ -46,7 +46,7 @@ def sabotage(directory: Path, rng, number: int) -> str:
     """Harm a cache or a lock file, as a careless person or a temporary-file cleaner would."""
     run = directory / "default.run"
     builds = sorted(run.glob("*.index")) if run.is_dir() else []
-    what = rng.choice(
+    what: str = rng.choice(
         ("remove run", "remove index", "replace index", "empty index", "remove wal", "move lock", "remove lock")
     )
     match what:
@@ -79,7 +79,7 @@ def test_caches_and_lock_files_harmed_under_load(queue_dir: Path, diary: Diary, 
     done = []
     try:
         for role in (producer, producer, worker, worker, compactor, visitor):
-            weather.start(role)
+            weather.start(patient(role))  # a cache may be gone in the middle of a verb: that is said, and nothing lost
         weather.more(1000)
         for number in range(40):
             weather.more(rng.randrange(1, 400))
@@ -89,5 +89,26 @@ def test_caches_and_lock_files_harmed_under_load(queue_dir: Path, diary: Diary, 
         weather.more(1000)
         weather.end()
         print(check(queue_dir, diary), done)
+    finally:
+        weather.end()
+
+
+@pytest.mark.long
+@pytest.mark.contract("PROC-03")
+@pytest.mark.parametrize("seed", range(10))
+def test_caches_and_lock_files_harmed_for_long(queue_dir: Path, diary: Diary, errors: Diary, seed: int):
+    rng = drawn(f"sabotage {seed}")
+    weather = Storm(queue_dir, diary, errors, rng)
+    try:
+        for role in (producer, producer, worker, worker, compactor, visitor):
+            weather.start(patient(role))
+        weather.more(1000)
+        for number in range(100):
+            weather.more(rng.randrange(1, 400))
+            sabotage(queue_dir, rng, number)
+            if number % 10 == 9:
+                weather.kill_some()
+        weather.end()
+        print(check(queue_dir, diary))
     finally:
         weather.end()

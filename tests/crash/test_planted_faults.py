@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from nobroker_django import CorruptLogError, Queue
-from nobroker_django.engine import deciding, framing, recovery
+from nobroker_django.engine import deciding, framing, records, recovery
 from nobroker_django.engine.control import Control, Words
 from nobroker_django.engine.durability import Promise
+from nobroker_django.engine.held import Held
 from nobroker_django.engine.log import Log
-from nobroker_django.engine.session import Held
 from tests.crash.test_damage import Original, check_flip, cut_everywhere, original
 from tests.support.crashing import Findings, drawn, recover_draws, traced
 from tests.support.faulty import Call, Hooked, Watched
@@ -41,13 +41,13 @@ def promises_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def batches_in_pieces(patch: pytest.MonkeyPatch) -> None:
-    whole = recovery.batch_fields
+    whole = records.batch_fields
 
     def each_alone(kind: int, body: bytes, offset: int) -> tuple[int, int]:
         fields = whole(kind, body, offset)
         return (1, fields[1]) if fields else (1, 0)
 
-    patch.setattr(recovery, "batch_fields", each_alone)
+    patch.setattr("nobroker_django.engine.recovery.batch_fields", each_alone)
 
 
 def cut_bytes_thrown_away(patch: pytest.MonkeyPatch) -> None:

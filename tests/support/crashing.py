@@ -29,6 +29,11 @@ class Findings:
         assert not self.broken, f"{len(self.broken)} of {self.images} images, the first: " + "\n".join(self.broken[:5])
 
 
+def noting(files: TraceFiles) -> Callable[[str, Ledger], None]:
+    """Puts every change of the ledger into the trace."""
+    return lambda _, now: files.note("ledger", now.copy())
+
+
 def traced(
     directory: Path,
     *bodies: Callable[[Script], None],
@@ -50,7 +55,7 @@ def traced(
             assert not problems, problems
             ledger.observe(jobs)
             files.note("ledger", ledger.copy())
-            body(Script(queue, ledger, lambda _, now, to=files: to.note("ledger", now.copy())))
+            body(Script(queue, ledger, noting(files)))
             queue.close()
         except NobrokerError:
             if not fail_syncs:
@@ -152,7 +157,7 @@ def recover_recoveries(
         with open_queue(directory, files) as queue:
             script_ledger.observe(queue.list_jobs())
             files.note("ledger", script_ledger.copy())
-            script = Script(queue, script_ledger, lambda _, now, to=files: to.note("ledger", now.copy()))
+            script = Script(queue, script_ledger, noting(files))
             script.enqueue("later")
         now, disk = ledger, Disk()
         for event in files.trace:

@@ -148,8 +148,8 @@ class Watched(Files):
     def make_directory(self, path: Path, mode: int) -> None:
         self._do(Call("make_directory", str(path)), lambda _: Files.make_directory(self, path, mode))
 
-    def set_mode(self, fd: int, mode: int) -> None:
-        self._do(Call("set_mode", self._path(fd)), lambda _: Files.set_mode(self, fd, mode))
+    def set_mode(self, fd: int, mode: int, directory: str | os.PathLike[str]) -> None:
+        self._do(Call("set_mode", self._path(fd)), lambda _: Files.set_mode(self, fd, mode, directory))
 
     def flock(self, fd: int, *, exclusive: bool) -> bool:
         call = Call("flock", self._path(fd), (exclusive,))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nobroker_django import BackoffPolicy, CompactionError, JobState, NotLeasedError, Queue
+from nobroker_django import BackoffPolicy, CompactionError, JobState, NotLeasedError, Queue, StorageError
 
 from .procs import Child, Diary, wait_until
 
@@ -81,6 +81,19 @@ def visitor(directory: Path, diary: Diary, seed: str) -> None:
         with open_queue(directory) as queue:
             queue.stats()
         diary.write("V")
+
+
+def patient(role: Callable[..., None]) -> Callable[..., None]:
+    """The role, starting over whenever the queue says that it could not; what it had claimed must hold all the same."""
+
+    def starting_over(directory: Path, diary: Diary, seed: str) -> None:
+        for number in itertools.count():
+            try:
+                role(directory, diary, f"{seed}-{number}")
+            except StorageError:
+                continue
+
+    return starting_over
 
 
 ROLES: list[Callable[..., None]] = [producer, producer, worker, worker, compactor, visitor]
