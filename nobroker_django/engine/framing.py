@@ -6,7 +6,8 @@ A log file is a 16-byte header and frames, nothing else:
 * frame ``<I B I>`` + body: length of the body, record type, CRC-32 (zlib) of length, type and body; the body is one
   JSON object. All numbers little-endian.
 
-The checksum covers the length too (in version 1 it did not): a flipped bit anywhere in a frame is noticed.
+The checksum covers the length too: a flipped bit anywhere in a frame is noticed. In version 1 it covered type and body
+alone; such frames are only ever read.
 What a frame means is the business of ``records``; whether damage is a torn tail, of ``recovery``.
 """
 
@@ -94,8 +95,8 @@ def encode_frames(bodies: Sequence[tuple[int, bytes]]) -> tuple[bytes, list[int]
     return b"".join(parts), starts
 
 
-def parse_frame(buffer: bytes, at: int, offset: int, *, last: bool) -> Frame | None:
-    """The frame at ``buffer[at]``, which is byte ``offset`` of the file.
+def parse_frame(buffer: bytes, at: int, offset: int, *, last: bool, version: int = VERSION) -> Frame | None:
+    """The frame at ``buffer[at]``, which is byte ``offset`` of a log of format ``version``.
 
     Args:
         last: whether the file ends with the buffer. If not, a frame that the buffer cuts off is ``None``: read on.
@@ -120,12 +121,12 @@ def parse_frame(buffer: bytes, at: int, offset: int, *, last: bool) -> Frame | N
             )
         return None
     body = buffer[start:stop]
-    if zlib.crc32(body, zlib.crc32(buffer[at : at + 5])) != crc:
+    if zlib.crc32(body, zlib.crc32(buffer[at + 4 if version == 1 else at : at + 5])) != crc:
         raise FrameDamage(offset, "the checksum does not match")
     return Frame(offset, kind, body, offset + FRAME_BYTES + length)
 
 
-def iter_frames(files: Files, fd: int, start: int, stop: int) -> Iterator[Frame]:
+def iter_frames(files: Files, fd: int, start: int, stop: int, version: int = VERSION) -> Iterator[Frame]:
     """The frames between two offsets (bytes) of an open log, reading about a mebibyte at a time.
 
     Raises:
@@ -134,7 +135,9 @@ def iter_frames(files: Files, fd: int, start: int, stop: int) -> Iterator[Frame]
     buffer, at, base, short = b"", 0, start, False  # base: offset of buffer[0]
     while base + at < stop:
         end_of_buffer = base + len(buffer)
-        frame = parse_frame(buffer, at, base + at, last=end_of_buffer >= stop) if len(buffer) > at else None
+        frame = None
+        if len(buffer) > at:
+            frame = parse_frame(buffer, at, base + at, last=end_of_buffer >= stop, version=version)
         if frame is not None:
             at += frame.end - frame.offset
             yield frame
@@ -148,17 +151,17 @@ def iter_frames(files: Files, fd: int, start: int, stop: int) -> Iterator[Frame]
         raise FrameDamage(stop, "the file is shorter than it was", cut_short=True)
 
 
-def read_frame(files: Files, fd: int, offset: int, size: int) -> Frame:
+def read_frame(files: Files, fd: int, offset: int, size: int, version: int = VERSION) -> Frame:
     """The one frame at ``offset`` of a log of ``size`` bytes.
 
     Raises:
         FrameDamage: there is no intact frame.
     """
     head = files.pread(fd, min(4096, size - offset), offset)
-    frame = parse_frame(head, 0, offset, last=offset + len(head) >= size)
+    frame = parse_frame(head, 0, offset, last=offset + len(head) >= size, version=version)
     if frame is None:
         length = _FRAME.unpack_from(head)[0] if len(head) >= FRAME_BYTES else 0
         data = files.pread(fd, FRAME_BYTES + length, offset)
-        frame = parse_frame(data, 0, offset, last=True)
+        frame = parse_frame(data, 0, offset, last=True, version=version)
         assert frame is not None
     return frame
