@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from .control import MAX_OFFSET, position
 from .errors import CorruptLogError, UnsupportedVersionError
@@ -26,7 +27,8 @@ from .framing import (
     read_frame,
 )
 from .locks import Descriptor
-from .records import Record, Snapshot, decode_record, encode_body, with_batch_fields
+from .records import Failure, Record, Snapshot, decode_record, encode_body, with_batch_fields
+from .transitions import State, apply
 
 # One byte of the log's own file, far behind its largest offset: the lock that every sync of the log needs.
 SYNC_BYTE = 1 << 41
@@ -35,6 +37,8 @@ FIRST_OFFSET = HEADER_BYTES
 
 class Log:
     """An open log. Created with one user; ``retain`` and ``release`` count the others."""
+
+    version: ClassVar[int] = VERSION
 
     def __init__(self, files: Files, path: Path, generation: int, *, read_only: bool = False) -> None:
         """Open the file and check its beginning.
@@ -111,7 +115,19 @@ class Log:
         Raises:
             FrameDamage: where no intact frame begins.
         """
-        return iter_frames(self.files, self.fd, start, stop)
+        return iter_frames(self.files, self.fd, start, stop, self.version)
+
+    def decode(self, frame: Frame) -> Record:
+        """The record of an intact frame of this log.
+
+        Raises:
+            FrameDamage: it is malformed.
+        """
+        return decode_record(frame.type, frame.body, frame.offset)
+
+    def fold(self, state: State, record: Record, offset: int) -> None:
+        """Fold the record at ``offset`` of this log into the state."""
+        apply(state, record, offset)
 
     def record_at(self, offset: int) -> Record:
         """The record whose frame begins at ``offset``.
@@ -124,10 +140,21 @@ class Log:
     def frame_and_record_at(self, offset: int) -> tuple[Frame, Record]:
         """As ``record_at``, with the frame."""
         try:
-            frame = read_frame(self.files, self.fd, offset, self.size())
-            return frame, decode_record(frame.type, frame.body, frame.offset)
+            frame = read_frame(self.files, self.fd, offset, self.size(), self.version)
+            return frame, self.decode(frame)
         except FrameDamage as damage:
             raise self.corrupt(damage) from None
+
+    def failure_at(self, offset: int) -> Failure:
+        """What the record at ``offset`` tells of a failed attempt.
+
+        Raises:
+            CorruptLogError: it is damaged, or of another kind.
+        """
+        record = self.record_at(offset)
+        if not isinstance(record, Failure):
+            raise CorruptLogError(self.path, offset, "this is no record of a failed attempt")
+        return record
 
     def peek(self, offset: int, count: int) -> bytes:
         """Up to ``count`` bytes from ``offset``, unchecked: to compare with what was written there."""
