@@ -14,7 +14,7 @@ from typing import Any
 from . import transitions
 from .framing import FRAME_BYTES, Frame
 from .log import Log
-from .records import Record, decode_record
+from .records import Record
 from .schema import COLUMNS, SELECT_META, STATES, UPDATE_META, Stale
 from .transitions import DUE, LEASED, MAX_FAILURES, WAITING, Row
 
@@ -61,10 +61,10 @@ class Unit:
         started = time.monotonic()
         frames = self._log.frames(self.applied, stop)
         while chunk := list(islice(frames, _CHUNK)):
-            records = [decode_record(frame.type, frame.body, frame.offset) for frame in chunk]
+            records = [self._log.decode(frame) for frame in chunk]
             self._prefetch(record.id for record in records if hasattr(record, "id"))
             for frame, record in zip(chunk, records, strict=True):
-                transitions.apply(self, record, frame.offset)
+                self._log.fold(self, record, frame.offset)
             self._advance(chunk[-1])
             self.flush()
             if time.monotonic() - started > seconds and self.applied < stop:
