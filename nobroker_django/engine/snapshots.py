@@ -8,7 +8,7 @@ from .errors import CorruptLogError
 from .job import Job, JobError, JobState
 from .log import Log
 from .payload import decode_payload
-from .records import Ack, Enqueue, Failure
+from .records import Ack, Enqueue
 from .transitions import DEAD, DONE, DUE, LEASED, WAITING, Row
 
 STATE_OF = {
@@ -85,7 +85,5 @@ def error_of(log: Log, offset: int) -> JobError:
     Raises:
         CorruptLogError: it is damaged, or of another kind.
     """
-    record = log.record_at(offset)
-    if not isinstance(record, Failure):
-        raise CorruptLogError(log.path, offset, "this is no record of a failed attempt")
+    record = log.failure_at(offset)
     return JobError(record.attempts, record.at, record.error_class, record.error, record.traceback)
