@@ -90,7 +90,7 @@ def decode_payload(data: bytes | msgspec.Raw) -> Any:
     """The value of JSON bytes that ``encode_payload`` made (or version 1 wrote, whose JSON was laxer)."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return json.loads(bytes(data))
 
 
@@ -117,14 +117,18 @@ def task_name(data: bytes | msgspec.Raw) -> str | None:
         return None
     try:
         name = _named_decoder.decode(view).task
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return name if name is None or len(name) <= 200 else None
 
 
 def payload_digest(data: bytes | msgspec.Raw) -> str:
     """SHA-256 of the payload with sorted keys, as 64 hex digits: equal payloads have equal digests."""
-    return hashlib.sha256(_sorted_encoder.encode(decode_payload(data))).hexdigest()
+    try:
+        text = _sorted_encoder.encode(_decoder.decode(data))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):  # version 1 wrote it: NaN, lone surrogates
+        text = json.dumps(decode_payload(data), separators=(",", ":"), sort_keys=True).encode()
+    return hashlib.sha256(text).hexdigest()
 
 
 def _is_exact(values: list[Any], *, integers: bool = False) -> bool:
