@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from . import lax
 from .errors import SerializationError
 from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frames
 
@@ -291,7 +292,22 @@ def decode_record(kind: int, body: bytes, offset: int) -> Record:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        lax = _decode_laxly(body) if kind == RecordType.ENQUEUE else None
+        if lax is not None:
+            return lax
         raise FrameDamage(offset, f"the {RecordType(kind).name} record is malformed: {error}") from None
+
+
+def _decode_laxly(body: bytes) -> Enqueue | None:
+    """An ENQUEUE whose payload came from version 1 and is JSON for the standard library alone; ``None``: it is not."""
+    try:
+        members = lax.members(body)
+        payload = Raw(members.pop("payload"))
+        record: Enqueue = _decoders[RecordType.ENQUEUE].decode(lax.joined({**members, "payload": b"null"}))
+    except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
+        return None
+    record.payload = payload
+    return record
 
 
 def batch_fields(kind: int, body: bytes, offset: int) -> tuple[int, int] | None:
@@ -301,14 +317,22 @@ def batch_fields(kind: int, body: bytes, offset: int) -> tuple[int, int] | None:
         FrameDamage: the body is no JSON object, or the two fields are not sensible numbers.
     """
     try:
-        fields = _batched_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        fields = _decode_batched(body)
+    except (ValueError, RecursionError) as error:
         raise FrameDamage(offset, f"the record of type {kind} is malformed: {error}") from None
     if fields.n is UNSET:
         return None
     if fields.u is UNSET or fields.n < 1 or not 0 <= fields.u <= offset:
         raise FrameDamage(offset, f"the batch fields n and u are not plausible ({fields.n!r}, {fields.u!r})")
     return fields.n, fields.u
+
+
+def _decode_batched(body: bytes) -> Batched:
+    try:
+        return _batched_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        members = lax.members(body)  # a payload of version 1 may be JSON for the standard library alone
+        return _batched_decoder.decode(lax.joined({name: members[name] for name in ("n", "u") if name in members}))
 
 
 def with_batch_fields(body: bytes, count: int, unsynced: int) -> bytes:
