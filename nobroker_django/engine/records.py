@@ -292,9 +292,9 @@ def decode_record(kind: int, body: bytes, offset: int) -> Record:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        lax = _decode_laxly(body) if kind == RecordType.ENQUEUE else None
-        if lax is not None:
-            return lax
+        record = _decode_laxly(body) if kind == RecordType.ENQUEUE else None
+        if record is not None:
+            return record
         raise FrameDamage(offset, f"the {RecordType(kind).name} record is malformed: {error}") from None
 
 
