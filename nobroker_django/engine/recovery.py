@@ -103,6 +103,28 @@ def examine(log: Log, words: Words) -> Tail:
     return _judged(log, tail)
 
 
+def examine_records(log: Log, start: int) -> Tail:
+    """Look at the end of a log of version 1, from ``start`` on: it has no batches, and certifies nothing.
+
+    Raises:
+        CorruptLogError: intact records stand behind the damage, or it is none that an interrupted write leaves.
+    """
+    size = log.size()
+    good, records, damage = start, 0, None
+    try:
+        for frame in log.frames(start, size):
+            good = frame.end
+            records += 1
+    except FrameDamage as found:
+        damage = found
+        behind = next(_frames_behind(log, found.offset + 1, size), None)
+        if behind is not None:
+            raise CorruptLogError(
+                log.path, found.offset, f"{found.reason}, and intact records follow, from byte {behind.offset} on"
+            ) from None
+    return _judged(log, Tail(start, good, size, records, start, damage))
+
+
 def readable_end(log: Log, words: Words) -> int:
     """Up to where (bytes) a reader without any lock may read: the published end, or the last complete write.
 
@@ -163,18 +185,18 @@ def _frames_behind(log: Log, start: int, size: int) -> Iterator[Frame]:
             stop = at + int.from_bytes(data[head : head + 4], "little")
             if stop > len(data) and head > 0 and start + len(data) < size and stop - at <= MAX_BODY_BYTES:
                 break  # the window cuts it off: the next one begins with it
-            frame = _intact(data, head, start + head) if stop <= len(data) else None
+            frame = _intact(data, head, start + head, log.version) if stop <= len(data) else None
             if frame is not None:
                 yield frame
             at = data.find(b'{"', stop + FRAME_BYTES if frame else at + 1)
         start += head if at != -1 else max(len(data) - FRAME_BYTES - 1, 1)
 
 
-def _intact(data: bytes, at: int, offset: int) -> Frame | None:
+def _intact(data: bytes, at: int, offset: int, version: int) -> Frame | None:
     if data[at + 4] not in _TYPES:
         return None
     try:
-        return parse_frame(data, at, offset, last=True)
+        return parse_frame(data, at, offset, last=True, version=version)
     except FrameDamage:
         return None
 
@@ -228,7 +250,7 @@ def _flipped_length(log: Log, offset: int, size: int) -> bool:
         if candidate > len(data) - FRAME_BYTES:
             continue
         try:
-            parse_frame(candidate.to_bytes(4, "little") + data[4:], 0, offset, last=True)
+            parse_frame(candidate.to_bytes(4, "little") + data[4:], 0, offset, last=True, version=log.version)
         except FrameDamage:
             continue
         return True
@@ -254,7 +276,7 @@ def secure(
     tail = examine(log, words)
     kept = None
     if tail.good < tail.size:
-        kept = _keep_aside(log, tail, layout, files, file_mode)
+        kept = keep_aside(log, tail, layout, files, file_mode)
         log.truncate(tail.good)
     if tail.certified < tail.good:
         _write_again(log, files, tail.certified, tail.good)
@@ -288,7 +310,7 @@ def secure(
     return report
 
 
-def _keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) -> Path:
+def keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) -> Path:
     """Copy the bytes that are about to be cut into a file of their own, durably."""
     path = layout.torn(log.generation, tail.good, files)
     fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
