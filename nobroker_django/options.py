@@ -40,7 +40,7 @@ class CallOptions:
         if self.max_attempts is not None:
             checks.integer("max_attempts", self.max_attempts, least=1)
         if self.visibility_timeout is not None:
-            checks.seconds("visibility_timeout", self.visibility_timeout, zero=False)
+            checks.lease_length("visibility_timeout", self.visibility_timeout)
         if self.job_id is not None:
             checks.job_id(self.job_id)
         if self.database is not None and not (isinstance(self.database, str) and self.database):

@@ -342,9 +342,11 @@ class AsyncQueue:
         """As ``Queue.stats``: the jobs by state, now."""
         return await self._run(lambda queue: queue.stats())
 
-    async def list_jobs(self, state: JobState | str | None = None, *, limit: int | None = None) -> list[Job]:
+    async def list_jobs(
+        self, state: JobState | str | None = None, *, limit: int | None = None, after: int = -1
+    ) -> list[Job]:
         """As ``Queue.list_jobs``: jobs in insertion order."""
-        return await self._run(lambda queue: queue.list_jobs(state, limit=limit))
+        return await self._run(lambda queue: queue.list_jobs(state, limit=limit, after=after))
 
     async def dlq(self, *, limit: int | None = None) -> list[Job]:
         """As ``Queue.dlq``: the dead letters in insertion order."""
@@ -352,9 +354,15 @@ class AsyncQueue:
 
     # -- dead letters, maintenance
 
-    async def requeue_dead(self, job_id: str | None = None) -> int:
+    async def requeue_dead(self, job_id: str | Iterable[str] | None = None) -> int:
         """As ``Queue.requeue_dead``; how many."""
-        return await self._run(lambda queue: queue.requeue_dead(job_id))
+        given = job_id if job_id is None or isinstance(job_id, str) else list(job_id)
+        return await self._run(lambda queue: queue.requeue_dead(given))
+
+    async def discard_dead(self, job_ids: Iterable[str]) -> list[str]:
+        """As ``Queue.discard_dead``: forget these dead letters; returns the ids that are none."""
+        given = job_ids if isinstance(job_ids, str) else list(job_ids)
+        return await self._run(lambda queue: queue.discard_dead(given))
 
     async def purge(self) -> int:
         """As ``Queue.purge``: forget every job; how many there were."""

@@ -6,6 +6,7 @@ of another log is replaced by a new one, never mended.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 
 from .control import Control, Words
@@ -14,6 +15,8 @@ from .generations import Layout
 from .log import Log
 from .projection import Projection, index_path, unlink_builds
 from .schema import Stale
+
+logger = logging.getLogger("nobroker_django")
 
 
 class Cache:
@@ -69,7 +72,13 @@ class Cache:
         """
         clean = words.clean if words.clean and words.clean == words.build else 0
         keep = index_path(self._layout, log.generation, clean) if clean else None
-        unlink_builds(self._files, self._layout, keep=keep)
+        try:
+            unlink_builds(self._files, self._layout, keep=keep)
+        except (
+            PermissionError
+        ) as error:  # no reason to refuse a plain enqueue; a verb that needs the cache will say it
+            logger.warning("the caches in %s are not accessible: %s", self._layout.run, error)
+            clean = 0
         if not clean:
             control.set_build(0)
         if words.clean:

@@ -163,7 +163,7 @@ def _write(decision: Decision, files: Files, path: Path, generation: int, mode: 
     )
     fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        files.set_mode(fd, mode)
+        files.set_mode(fd, mode, path.parent)
         head = beginning(generation, snapshot)
         write_all(files, fd, head)
         size, batch, batch_bytes = len(head), list[tuple[int, bytes]](), 0

@@ -14,6 +14,7 @@ byte    word       meaning
 48      poisoned   1 while the tail has to be secured before anything else is written
 56      build      number of the projection's current file, 0 = none
 64      clean      the build that was left complete and synced by the last closer, 0 = none
+72      damaged    position of damage that somebody met in acknowledged data, 0 = none: writers refuse
 ======  =========  =====================================================================================
 
 ``end``, ``last`` and ``synced`` are positions: 24 bits of generation above 40 bits of offset, so that they compare
@@ -21,7 +22,8 @@ across generations. Every word is an aligned 64-bit number, read and written by 
 store into a mapping of a truncated file would kill the process). The words are right while somebody is alive; after
 that they are hints, which ``recovery`` checks against the log.
 
-Written under the log's lock: id, end, last, build, clean. Under the sync lock: synced, syncing. Poison under either.
+Written under the log's lock: id, end, last, build, clean, damaged. Under the sync lock: synced, syncing. Poison:
+under either.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from typing import NamedTuple
 from .files import Files, write_all
 
 MAGIC = b"NBWORDS2"
-_WORDS = struct.Struct("<8sQQQQQQQQ")
+_WORDS = struct.Struct("<8sQQQQQQQQQ")
 _WORD = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 AREA_BYTES = 4096
 
-_ID, _END, _SYNCED, _SYNCING, _POISONED, _BUILD, _CLEAN = 8, 16, 32, 40, 48, 56, 64
+_ID, _END, _SYNCED, _SYNCING, _POISONED, _BUILD, _CLEAN, _DAMAGED = 8, 16, 32, 40, 48, 56, 64, 72
 
 # Locks of single bytes of the same file, far behind the words.
 SESSION_BYTE = 1 << 32
@@ -75,6 +77,7 @@ class Words(NamedTuple):
     poisoned: int
     build: int
     clean: int
+    damaged: int
 
     def belong_to(self, log_id: int, generation: int) -> bool:
         """Whether these words speak of the log with this id and generation."""
@@ -85,7 +88,7 @@ class Words(NamedTuple):
         )
 
 
-MISSING = Words(0, 0, 0, 0, 0, 0, 0, 0)
+MISSING = Words(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Control:
@@ -135,6 +138,10 @@ class Control:
     def set_build(self, build: int) -> None:
         """Name the projection's current file."""
         self._put(_BUILD, _WORD.pack(build))
+
+    def set_damaged(self, word: int) -> None:
+        """Say where acknowledged data are damaged (0: nowhere)."""
+        self._put(_DAMAGED, _WORD.pack(word))
 
     def set_clean(self, build: int) -> None:
         """Mark a build as complete and synced (0: none), durably."""

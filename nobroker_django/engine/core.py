@@ -12,7 +12,7 @@ from .backoff import BackoffPolicy
 from .clock import Clock, system_clock
 from .deciding import Decision, decide
 from .durability import Promise
-from .errors import InvalidOptionError, ReadOnlyError
+from .errors import CorruptLogError, InvalidOptionError, ReadOnlyError
 from .files import Files
 from .generations import Layout
 from .read_view import Look, ReadView
@@ -117,6 +117,12 @@ class Core:
         if self._opened is None:
             raise ReadOnlyError(self.name)
         return self._opened
+
+    def _note_damage(self, error: CorruptLogError) -> None:
+        """Damage was met without the log's lock: let all writers know."""
+        if self._opened is not None:
+            with self._opened.locked() as held:
+                held.mark_damaged(error)
 
     def _look(self, act: Callable[[Asked], T]) -> T:
         """``act`` on the state of this moment, for a verb that changes nothing."""

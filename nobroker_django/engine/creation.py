@@ -48,7 +48,7 @@ def _write_first_log(files: Files, layout: Layout, now: float, file_mode: int) -
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file_mode)
     try:
         try:
-            files.set_mode(fd, file_mode)
+            files.set_mode(fd, file_mode, layout.directory)
             write_all(files, fd, beginning(1, snapshot))
             files.sync(fd)
         finally:

@@ -16,7 +16,7 @@ from typing import ClassVar, Generic, TypeVar
 from .clock import Deadline, sleep
 from .control import FOLD_BYTE
 from .durability import WITNESS_BYTES, Promise
-from .errors import LockTimeoutError, OutcomeUnknownError, StorageError
+from .errors import CorruptLogError, LockTimeoutError, OutcomeUnknownError, StorageError
 from .framing import Frame, FrameDamage, encode_frame
 from .held import Held
 from .log import Log
@@ -156,7 +156,12 @@ class _Verb(Generic[T]):
                     raise _Behind
                 return True
         except FrameDamage as damage:
-            raise held.log.corrupt(damage) from None
+            error = held.log.corrupt(damage)
+            held.mark_damaged(error)
+            raise error from None
+        except CorruptLogError as error:
+            held.mark_damaged(error)
+            raise
         except _Behind:
             return True
         except (Stale, sqlite3.Error, OSError) as error:

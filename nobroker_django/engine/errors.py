@@ -54,8 +54,8 @@ class JobNotFoundError(NobrokerError, LookupError):
 
     def __init__(self, job_id: str, queue: str) -> None:
         super().__init__(
-            f"queue {queue!r} knows no job {job_id!r}: it was never enqueued (or its transaction not committed), purged, or "
-            "it is finished and its retention is over. Nothing was changed."
+            f"queue {queue!r} knows no job {job_id!r}: it was never enqueued (or not committed), it was "
+            "purged, or it is finished and its retention is over. Nothing was changed."
         )
         self.job_id = job_id
         self.queue = queue

@@ -135,7 +135,10 @@ class Files:
             pass
 
     def make_directory(self, path: Path, mode: int) -> None:
-        """Create a directory and its parents; ``mode`` is for the last one, whatever the umask."""
+        """Create a directory and its parents; ``mode`` is for the last one, whatever the umask.
+
+        Made by root, it belongs to the owner of the directory that it is in.
+        """
         if path.is_dir():
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,11 +148,24 @@ class Files:
             if not path.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory", str(path)) from None
         else:
+            if os.geteuid() == 0:
+                self._give_away(path, path.parent)
             os.chmod(path, mode)
 
-    def set_mode(self, fd: int, mode: int) -> None:
-        """Permission bits of an open file, whatever the umask."""
+    def set_mode(self, fd: int, mode: int, directory: str | os.PathLike[str]) -> None:
+        """Permission bits of a new file, whatever the umask; made by root, it belongs to the owner of ``directory``.
+
+        Otherwise one look by root (``sudo manage.py ...``) would lock the queue's own user out.
+        """
+        if os.geteuid() == 0:
+            self._give_away(fd, directory)
         os.fchmod(fd, mode)
+
+    @staticmethod
+    def _give_away(target: int | Path, directory: str | os.PathLike[str]) -> None:
+        owner = os.stat(directory)
+        if owner.st_uid != 0 or owner.st_gid != 0:
+            os.chown(target, owner.st_uid, owner.st_gid)
 
     # -- locks: all of them without waiting
 

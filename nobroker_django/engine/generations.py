@@ -168,7 +168,7 @@ def write_pointer(files: Files, layout: Layout, generation: int, mode: int) -> N
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         try:
-            files.set_mode(fd, mode)
+            files.set_mode(fd, mode, layout.directory)
             write_all(files, fd, b"%d\n" % generation)
             files.sync(fd)
         finally:

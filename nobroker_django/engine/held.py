@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .clock import Deadline
-from .errors import LockTimeoutError, OutcomeUnknownError, StorageError
+from .errors import CorruptLogError, LockTimeoutError, OutcomeUnknownError, StorageError
 from .lockfile import LockFile
 from .log import Log
 from .projection import Projection
@@ -77,6 +77,18 @@ class Held:
     def unsynced(self) -> int:
         """How many bytes before the end are not known to be durable."""
         return max(0, self.end - self.synced)
+
+    def mark_damaged(self, error: CorruptLogError) -> None:
+        """Damage was met: no process writes to this log any more, until it is sound again.
+
+        Where nothing was known to be durable yet, it is for the next writer to secure the tail.
+        """
+        if error.path != self.log.name:
+            return
+        if error.offset < self.synced:
+            self.lock_file.control.set_damaged(self.log.position(error.offset))
+        else:
+            self.lock_file.control.set_poisoned(True)
 
     def projection(self) -> Projection:
         """The current projection of the live log."""

@@ -109,7 +109,7 @@ def queue_names(directory: str | os.PathLike[str]) -> list[str]:
         entries = ReadingFiles().listdir(directory)
     except OSError as error:
         raise StorageError("read", directory, error) from error
-    return [match["name"] for entry in entries if (match := _POINTER.fullmatch(entry))]
+    return sorted(match["name"] for entry in entries if (match := _POINTER.fullmatch(entry)))
 
 
 def queue_exists(directory: str | os.PathLike[str], name: str) -> bool:

@@ -49,7 +49,7 @@ def open_lock_file(files: Files, layout: Layout, mode: int) -> LockFile:
         fd = files.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         return LockFile(files, files.open(layout.lock, os.O_RDWR))
-    files.set_mode(fd, mode)
+    files.set_mode(fd, mode, layout.directory)
     return LockFile(files, fd)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from . import options
 from .core import Asked, Core
-from .errors import InvalidOptionError, JobNotFoundError, StorageError
+from .errors import CorruptLogError, InvalidOptionError, JobNotFoundError, StorageError
 from .job import Job, JobState, QueueStats
 from .log import Log
 from .snapshots import ROW_STATES, job_of
@@ -88,6 +88,9 @@ class Looking(Core):
             log, page = self._look(act)
             try:
                 jobs.extend(job_of(row, log, failures) for row, failures in page)
+            except CorruptLogError as error:
+                self._note_damage(error)
+                raise
             except OSError as error:
                 raise StorageError("read", log.path, error) from error
             finally:

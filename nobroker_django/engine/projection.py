@@ -45,7 +45,7 @@ class Projection:
         path = index_path(layout, log.generation, build)
         fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, file_mode)  # so that the mode is ours, not SQLite's
         try:
-            files.set_mode(fd, file_mode)
+            files.set_mode(fd, file_mode, layout.run)
         finally:
             files.close(fd)
         projection = cls(_connect(str(path)), path, build, log)

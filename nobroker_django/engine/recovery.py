@@ -103,6 +103,15 @@ def examine(log: Log, words: Words) -> Tail:
     return _judged(log, tail)
 
 
+def check_whole(log: Log) -> None:
+    """Every frame and batch of the log, up to a torn tail.
+
+    Raises:
+        CorruptLogError: acknowledged data are damaged.
+    """
+    _judged(log, _walk(log, FIRST_OFFSET, log.size(), log.first_end))
+
+
 def examine_records(log: Log, start: int) -> Tail:
     """Look at the end of a log of version 1, from ``start`` on: it has no batches, and certifies nothing.
 
@@ -315,7 +324,7 @@ def keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) ->
     path = layout.torn(log.generation, tail.good, files)
     fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        files.set_mode(fd, mode)
+        files.set_mode(fd, mode, layout.directory)
         at = tail.good
         while at < tail.size:
             piece = log.peek(at, min(_PIECE_BYTES, tail.size - at))

@@ -21,7 +21,7 @@ import os
 
 from .cache import Cache
 from .clock import Clock, Deadline, sleep
-from .control import SESSION_BYTE, Words, offset_of
+from .control import SESSION_BYTE, Words, generation_of, offset_of
 from .creation import create
 from .errors import (
     CorruptLogError,
@@ -36,7 +36,7 @@ from .held import Held
 from .lockfile import LockFile, LongWork, open_lock_file
 from .locks import Descriptor, OwnedMutex, fork_guard
 from .log import Log
-from .recovery import RecoveryReport, secure
+from .recovery import RecoveryReport, check_whole, secure
 from .syncing import SyncLock
 
 POLL_SECONDS = 0.0002
@@ -214,6 +214,10 @@ class Session:
         words = lock_file.control.read()
         size = log.size()
         if words.belong_to(log.log_id, log.generation):
+            if generation_of(words.damaged) == log.generation:
+                raise CorruptLogError(
+                    log.path, offset_of(words.damaged), "damage was met here; nothing is written since"
+                )
             if size < offset_of(words.synced):
                 raise CorruptLogError(
                     log.path,
@@ -268,14 +272,18 @@ class Session:
         control = lock_file.control
         sweep_temporaries(self.files, self.layout, "new", "current", "compact")
         with self.syncs.locked(log, deadline):
-            self._secure(log, lock_file, control.read())
+            words = control.read()
+            if words.damaged:
+                check_whole(log)  # it may have been restored since
+                control.set_damaged(0)
+            self._secure(log, lock_file, words)
         self.cache.keep_if_clean(log, control, control.read())
 
     def close(self) -> None:
         """Close the files. The last one to close leaves a synced log and a clean projection.
 
         Raises:
-            StorageError, CorruptLogError, LockTimeoutError: the files are closed all the same.
+            StorageError, LockTimeoutError: the files are closed all the same.
         """
         with self._mutex:
             if self._closed:
@@ -285,6 +293,8 @@ class Session:
             if joined:
                 with self.locked(after_failed_sync=True) as held:
                     self._leave(held)
+        except CorruptLogError as error:
+            logger.warning("closed without leaving in order: %s", error)
         finally:
             self.abandon()
 

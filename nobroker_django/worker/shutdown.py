@@ -54,13 +54,18 @@ class SignalPipe:
         os.close(self._write_fd)
 
 
+LONGEST_POLL_MS = 86_400_000
+"""poll(2) takes an int of milliseconds; callers look again anyway."""
+
+
 def wait_readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
-    """The descriptors that can be read, after at most ``timeout`` seconds (None: for ever)."""
+    """The descriptors that can be read, after at most ``timeout`` seconds (None: for ever), a day at the most."""
     # poll() and not select(): a process with more than 1,024 descriptors has numbers that select() refuses.
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
-    return {fd for fd, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)}
+    milliseconds = None if timeout is None else min(max(0.0, timeout) * 1000, LONGEST_POLL_MS)
+    return {fd for fd, _ in poll.poll(milliseconds)}
 
 
 def read_available(fd: int) -> bytes:
