@@ -22,6 +22,7 @@ import os
 from .cache import Cache
 from .clock import Clock, Deadline, sleep
 from .control import SESSION_BYTE, Words, generation_of, offset_of
+from .conversion import convert
 from .creation import create
 from .errors import (
     CorruptLogError,
@@ -29,6 +30,7 @@ from .errors import (
     PointerError,
     QueueClosedError,
     StorageError,
+    UnsupportedVersionError,
 )
 from .files import Files
 from .generations import Layout, parse_pointer, sweep_temporaries
@@ -36,6 +38,7 @@ from .held import Held
 from .lockfile import LockFile, LongWork, open_lock_file
 from .locks import Descriptor, OwnedMutex, fork_guard
 from .log import Log
+from .old_log import OldLog, generation_without_pointer
 from .recovery import RecoveryReport, check_whole, secure
 from .syncing import SyncLock
 
@@ -153,7 +156,10 @@ class Session:
             self._lock_file = open_lock_file(self.files, self.layout, self.file_mode)
         if self._log is None:
             if self.files.path_identity(self.layout.pointer) is None:
-                create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode)
+                if generation_without_pointer(self.files, self.layout) is not None:
+                    self._convert(self._lock_file)
+                else:
+                    create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode)
                 self._drop_what_moved()
                 return None
             self._open_live_log()
@@ -173,8 +179,19 @@ class Session:
             pointer.release()
             if moved and isinstance(error, FileNotFoundError | PointerError):
                 return
+            if isinstance(error, UnsupportedVersionError) and error.found == OldLog.version:
+                assert self._lock_file is not None
+                self._convert(self._lock_file)
+                return
             raise
         self._pointer, self._log, self._entered = pointer, log, False
+
+    def _convert(self, lock_file: LockFile) -> None:
+        """The live log is one of version 1: make one of ours of it, unless somebody else is at it. Then look again."""
+        self._joined = False  # the lock that is taken for it takes the place of ours
+        report = convert(self.files, self.layout, lock_file, now=self.clock(), file_mode=self.file_mode)
+        if report is not None:
+            self.recovery = report
 
     def _still_named(self) -> bool:
         """Whether the paths still name the files that are open here."""
