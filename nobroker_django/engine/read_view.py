@@ -22,6 +22,7 @@ from .files import Files
 from .framing import FrameDamage
 from .generations import Layout, list_generations, parse_pointer
 from .log import Log
+from .old_log import OldLog, generation_without_pointer, open_log
 from .projection import Projection
 from .recovery import readable_end
 from .schema import Stale
@@ -105,7 +106,7 @@ class ReadView:
     def _looking(self) -> Iterator[Look]:
         log = self._live_log()
         words = self._words()
-        end = readable_end(log, words)
+        end = log.tail().good if isinstance(log, OldLog) else readable_end(log, words)
         shared: Projection | None = None
         try:
             if words.belong_to(log.log_id, log.generation) and words.build:
@@ -148,7 +149,7 @@ class ReadView:
         try:
             fd = self._files.open(self.layout.pointer, os.O_RDONLY)
         except FileNotFoundError:
-            raise self._no_queue() from None
+            return self._log_without_pointer()
         try:
             text = self._files.pread(fd, 64, 0)
         finally:
@@ -159,11 +160,26 @@ class ReadView:
             if self._log is not None and self._files.path_identity(path) == self._log.identity:
                 return self._log
             self._drop()
-            self._log = Log(self._files, path, generation, read_only=True)
+            self._log = open_log(self._files, path, generation)
         except (PointerError, FileNotFoundError) as error:
             if self._reads_otherwise(text):
                 raise _Moved from None
             raise error
+        return self._log
+
+    def _log_without_pointer(self) -> Log:
+        """The log of version 1 in a directory that has no pointer yet."""
+        if self._log is not None and self._log.version == OldLog.version:
+            if self._files.path_identity(self._log.path) == self._log.identity:
+                return self._log
+        generation = generation_without_pointer(self._files, self.layout)
+        if generation is None:
+            raise self._no_queue()
+        self._drop()
+        try:
+            self._log = OldLog(self._files, self.layout.log(generation), generation)
+        except FileNotFoundError:
+            raise _Moved from None
         return self._log
 
     def _reads_otherwise(self, text: bytes) -> bool:
