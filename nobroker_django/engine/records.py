@@ -292,9 +292,9 @@ def decode_record(kind: int, body: bytes, offset: int) -> Record:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        record = _decode_laxly(body) if kind == RecordType.ENQUEUE else None
-        if record is not None:
-            return record
+        laxly = _decode_laxly(body) if kind == RecordType.ENQUEUE else None
+        if laxly is not None:
+            return laxly
         raise FrameDamage(offset, f"the {RecordType(kind).name} record is malformed: {error}") from None
 
 
@@ -303,9 +303,10 @@ def _decode_laxly(body: bytes) -> Enqueue | None:
     try:
         members = lax.members(body)
         payload = Raw(members.pop("payload"))
-        record: Enqueue = _decoders[RecordType.ENQUEUE].decode(lax.joined({**members, "payload": b"null"}))
+        record = _decoders[RecordType.ENQUEUE].decode(lax.joined({**members, "payload": b"null"}))
     except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
         return None
+    assert isinstance(record, Enqueue)
     record.payload = payload
     return record
 
