@@ -169,9 +169,9 @@ class ReadView:
 
     def _log_without_pointer(self) -> Log:
         """The log of version 1 in a directory that has no pointer yet."""
-        if self._log is not None and self._log.version == OldLog.version:
-            if self._files.path_identity(self._log.path) == self._log.identity:
-                return self._log
+        log = self._log
+        if isinstance(log, OldLog) and self._files.path_identity(log.path) == log.identity:
+            return log
         generation = generation_without_pointer(self._files, self.layout)
         if generation is None:
             raise self._no_queue()
