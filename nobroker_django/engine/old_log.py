@@ -110,8 +110,7 @@ def generation_without_pointer(files: Files, layout: Layout) -> int | None:
         return None
     opened: list[OldLog] = []
     try:
-        for generation in logs:
-            opened.append(OldLog(files, layout.log(generation), generation))
+        opened.extend(OldLog(files, layout.log(generation), generation) for generation in logs)
         return 0 if len(opened) == 1 or _is_copy(opened[1], opened[0]) else None
     except (CorruptLogError, FileNotFoundError):
         return None
