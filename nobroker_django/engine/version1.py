@@ -6,7 +6,7 @@ hold NaN, infinities and lone surrogates. Payloads are kept as their bytes stand
 into the ranges that ours have.
 
 Invariant: ``decode`` and ``apply`` make of the records what version 1 made of them. A second ENQUEUE of an id replaces
-the first; a RECLAIM leaves the last error as it was. ``seq`` of a job is the offset of its record: that keeps the order.
+the first; a RECLAIM leaves the last error as it was. ``seq`` of a job is the offset of its record, in the same order.
 
 Frames and the file are the business of ``old_log``.
 """
