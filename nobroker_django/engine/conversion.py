@@ -45,9 +45,7 @@ _GROWTH_BYTES = 1024
 _FOR_EVER = float("inf")
 
 
-def convert(
-    files: Files, layout: Layout, lock_file: LockFile, *, now: float, file_mode: int
-) -> RecoveryReport | None:
+def convert(files: Files, layout: Layout, lock_file: LockFile, *, now: float, file_mode: int) -> RecoveryReport | None:
     """Convert the queue, if nobody else is at it or has done it; look again in either case.
 
     Args:
@@ -141,9 +139,7 @@ def _report(log: OldLog, tail: Tail, kept: Path | None) -> RecoveryReport:
     )
 
 
-def _make_live(
-    unit: Unit, log: OldLog, end: int, files: Files, layout: Layout, now: float, file_mode: int
-) -> int:
+def _make_live(unit: Unit, log: OldLog, end: int, files: Files, layout: Layout, now: float, file_mode: int) -> int:
     """Write the next generation and name it in the pointer; its number."""
     generation = max(list_generations(files, layout)) + 1
     if generation > MAX_GENERATION:
