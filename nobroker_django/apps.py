@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.checks import register
 
 
 class NobrokerConfig(AppConfig):
@@ -10,3 +11,10 @@ class NobrokerConfig(AppConfig):
 
     name = "nobroker_django"
     verbose_name = "Background jobs"
+
+    def ready(self) -> None:
+        """Register the checks, which read settings and look at the directory only when they are run."""
+        from . import checks
+
+        for check in (checks.check_settings, checks.check_directory, checks.check_tasks):
+            register(check, checks.TAG)

@@ -179,12 +179,12 @@ def _open(directory: Path, name: str) -> Iterator[Queue]:
         yield queue
 
 
-def _mode(path: Path, default: int) -> int:
+def _mode(path: Path, least: int) -> int:
     """The mode that is there already, so that nobody who shares the queue is locked out by a new file."""
     try:
-        return stat.S_IMODE(path.stat().st_mode)
+        return stat.S_IMODE(path.stat().st_mode) | least
     except OSError:
-        return default  # nothing there yet, or something that the engine will speak about
+        return least  # nothing there yet, or something that the engine will speak about
 
 
 class _OneLine(logging.Formatter):

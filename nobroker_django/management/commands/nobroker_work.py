@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from nobroker_django import checks
 from nobroker_django.cli.exits import EXIT_GIVEN_BACK
 from nobroker_django.cli.values import positive_integer, seconds
 from nobroker_django.commandline import NobrokerCommand, add_queue_option, chosen_queues
@@ -43,6 +44,10 @@ class Command(NobrokerCommand):
         parser.add_argument(
             "--idle-timeout", type=seconds, metavar="SECONDS", help="end a process that had no job for so long"
         )
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        with checks.without_tasks():
+            super().check(*args, **kwargs)
 
     def run(self, options: dict[str, Any]) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -1,0 +1,40 @@
+"""The command line in this process: what it prints and the code it ends with."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from nobroker_django.cli.main import main
+
+
+@dataclass
+class Ended:
+    """How a command ended: exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def document(self) -> dict:
+        (line,) = self.lines
+        document = json.loads(line)
+        assert document["schema"] == 1
+        return document
+
+
+@pytest.fixture
+def cli(queue_dir, capsys):
+    """``cli("stats", "--json")`` on the test's directory."""
+
+    def run(*arguments: str) -> Ended:
+        capsys.readouterr()
+        code = main(["--dir", str(queue_dir), *arguments])
+        return Ended(code, *capsys.readouterr())
+
+    return run
