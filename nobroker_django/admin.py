@@ -1,0 +1,371 @@
+"""The queues in Django's admin, to be looked at and nothing else.
+
+Invariant: no request changes anything, whoever makes it. Only ``view`` permissions exist, every other one is denied,
+and a request that could mean a change is refused before Django's own code sees it.
+
+A page is one moment of one queue: it is made, to the last tag, inside ``reading``. Where the projection is missing,
+behind or damaged the page says so above an older or empty list; nothing is a server error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import flatten_fieldsets, unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import SimpleTemplateResponse, TemplateResponse
+from django.utils.safestring import SafeString
+
+from .admin_support import records, showing
+from .admin_support.connection import alias_of, connection_of, queue_names, reading
+from .admin_support.filters import QUEUE_PARAMETER, ErrorFilter, QueueFilter, StateFilter, TaskFilter
+from .admin_support.paging import CappedPaginator
+from .engine.job import Job as EngineJob
+from .engine.transitions import DEAD, DONE, LEASED, WAITING
+from .models import DeadLetter, Job
+
+if TYPE_CHECKING:
+    JobModelAdmin = admin.ModelAdmin[Job]
+else:
+    JobModelAdmin = admin.ModelAdmin
+
+_SAFE = ("GET", "HEAD")
+_AFTER_ANY_TEXT = "\U0010ffff"
+
+
+class JobList(ChangeList):
+    """The list of one queue; its heading names it."""
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().__init__(request, *args, **kwargs)
+        what = str(self.opts.verbose_name_plural)
+        self.title = f"{what.capitalize()} of queue “{queue_of(request)}”"
+
+
+class QueueAdmin(JobModelAdmin):
+    """What jobs and dead letters have in common."""
+
+    only_dead = False
+    actions = None
+    list_per_page = 100
+    list_max_show_all = 100
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = CappedPaginator
+    ordering = ("-seq",)
+    sortable_by = ("enqueued",)
+    search_fields = ("key",)
+    search_help_text = "A job's id, or the beginning of an id or of a task's name."
+    fieldsets = (
+        (None, {"fields": ("whole_id", "queue_name", "task_name", "state_name", "priority", "attempts_of")}),
+        ("Call", {"fields": ("payload", "meta")}),
+        ("Outcome", {"fields": ("result", "error_history")}),
+        ("Times", {"fields": ("enqueued_exactly", "due", "lease_until", "finished", "kept_until", "lease_length")}),
+        ("In the log", {"fields": ("seq", "place", "token")}),
+    )
+    readonly_fields = tuple(flatten_fieldsets(fieldsets))
+    change_list_template = "admin/nobroker_django/change_list.html"
+    change_form_template = "admin/nobroker_django/change_form.html"
+
+    class Media:
+        css = {"all": ["nobroker_django/admin.css"]}
+
+    # -- nothing is changed
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """Never."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """Never."""
+        return False
+
+    # -- pages
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list of one queue."""
+        view = super().changelist_view
+        return self._page(
+            request, queue_of(request), lambda context: view(request, {**context, **(extra_context or {})})
+        )
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """One job."""
+        view = super().change_view
+        queue, _, job_id = unquote(object_id).partition(":")
+
+        def make(context: dict[str, Any]) -> HttpResponse:
+            if self.get_object(request, unquote(object_id)) is None:
+                return self._not_there(request, queue, job_id, context)
+            return view(request, object_id, form_url, {**context, **(extra_context or {})})
+
+        return self._page(request, queue, make)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Nothing was ever changed here."""
+        view = super().history_view
+        queue = unquote(object_id).partition(":")[0]
+        return self._page(
+            request, queue, lambda context: view(request, object_id, {**context, **(extra_context or {})})
+        )
+
+    def _page(self, request: HttpRequest, queue: str, make: Callable[[dict[str, Any]], HttpResponse]) -> HttpResponse:
+        """The page that ``make`` makes, as of one moment of the queue, rendered; again if the files were replaced."""
+        if request.method not in _SAFE:
+            return HttpResponseNotAllowed(_SAFE)
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        for last in (False, False, True):
+            connection = connection_of(alias_of(queue))
+            try:
+                with reading(queue, give_up=last):
+                    response = make({"nobroker": connection.source, "nobroker_queue": connection.queue_name})
+                    if isinstance(response, SimpleTemplateResponse):
+                        response.render()
+                    if not connection.spoilt():
+                        break
+            except DatabaseError:
+                if last or not connection.spoilt():
+                    raise
+        return response
+
+    def _not_there(self, request: HttpRequest, queue: str, job_id: str, context: dict[str, Any]) -> HttpResponse:
+        return TemplateResponse(
+            request,
+            "admin/nobroker_django/not_there.html",
+            {
+                **self.admin_site.each_context(request),
+                **context,
+                "opts": self.opts,
+                "title": f"No such {self.opts.verbose_name}",
+                "job_id": showing.printable(job_id),
+                "queue": queue,
+            },
+            status=404,
+        )
+
+    # -- rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """The list with the queue in its heading."""
+        return JobList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """The jobs of the queue that the address names; of the first one if it names none."""
+        wanted = request.GET.get(QUEUE_PARAMETER)
+        if wanted and wanted not in queue_names():
+            raise IncorrectLookupParameters(f"there is no queue {wanted!r}")
+        return self.model._default_manager.queue(queue_of(request)).order_by(*self.ordering)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
+        """The job of a key ``QUEUE:ID``."""
+        queue = object_id.partition(":")[0]
+        if queue not in queue_names():
+            return None
+        job: Job | None = self.model._default_manager.queue(queue).filter(key=object_id).first()
+        return job
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """The job of that id; if there is none, those whose id or task begins so."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        exact = queryset.filter(key=f"{queue_of(request)}:{term}")
+        if exact.exists():
+            return exact, False
+        return queryset.filter(begins("key", f"{queue_of(request)}:{term}") | begins("task", term)), False
+
+    # -- columns and fields
+
+    @admin.display(description="job")
+    def short_id(self, job: Job) -> str:
+        """The id, on one line."""
+        return showing.cell(job.job_id)
+
+    @admin.display(description="task")
+    def task_name(self, job: Job) -> str:
+        """The task, or nothing for a payload that is no task's."""
+        return showing.cell(job.task)
+
+    @admin.display(description="arguments")
+    def arguments(self, job: Job) -> str:
+        """The beginning of the arguments."""
+        return records.arguments(job)
+
+    @admin.display(description="state")
+    def state_name(self, job: Job) -> SafeString:
+        """The state as people know it, at this moment."""
+        return showing.state(state_of(job, time.time()))
+
+    @admin.display(description="attempts")
+    def attempts_of(self, job: Job) -> str:
+        """Deliveries so far, and how many there may be."""
+        return f"{job.attempts} of {job.max_attempts}"
+
+    @admin.display(description="enqueued", ordering="seq")
+    def enqueued(self, job: Job) -> str | SafeString:
+        """When; the order is that of insertion, whatever the clock did."""
+        return showing.moment(job.enqueued_at)
+
+    @admin.display(description="due or finished")
+    def changes(self, job: Job) -> str | SafeString:
+        """The time that matters in this state: due, end of the lease, end."""
+        if job.state in (DONE, DEAD):
+            return showing.moment(job.finished_at)
+        return showing.moment(job.lease_deadline if job.state == LEASED else job.available_at)
+
+    @admin.display(description="died", ordering="finished_at")
+    def died(self, job: Job) -> str | SafeString:
+        """When the last attempt failed."""
+        return showing.moment(job.finished_at)
+
+    @admin.display(description="last error")
+    def error(self, job: Job) -> str:
+        """Class and beginning of the message."""
+        return showing.cell(f"{job.error_class or ''}: {job.last_error or ''}".strip(": "))
+
+    @admin.display(description="job")
+    def whole_id(self, job: Job) -> str:
+        """The whole id."""
+        return showing.printable(job.job_id)
+
+    @admin.display(description="queue")
+    def queue_name(self, job: Job) -> str:
+        """The queue."""
+        return job.queue
+
+    @admin.display(description="payload")
+    def payload(self, job: Job) -> str | SafeString:
+        """The payload as JSON; or why it cannot be read."""
+        full = self._full(job)
+        return showing.warning(full) if isinstance(full, str) else showing.block(showing.as_json(full.payload))
+
+    @admin.display(description="options")
+    def meta(self, job: Job) -> str | SafeString:
+        """What stands beside the payload."""
+        full = self._full(job)
+        return showing.NOTHING if isinstance(full, str) or not full.meta else showing.block(showing.as_json(full.meta))
+
+    @admin.display(description="result")
+    def result(self, job: Job) -> str | SafeString:
+        """What the task returned."""
+        full = self._full(job)
+        if isinstance(full, str) or job.state != DONE:
+            return showing.NOTHING
+        return showing.block(showing.as_json(full.result))
+
+    @admin.display(description="failed attempts")
+    def error_history(self, job: Job) -> str | SafeString:
+        """The failed attempts that are kept, the last one first."""
+        full = self._full(job)
+        return showing.NOTHING if isinstance(full, str) else showing.errors(full.errors)
+
+    @admin.display(description="enqueued")
+    def enqueued_exactly(self, job: Job) -> str | SafeString:
+        """When it was enqueued."""
+        return showing.moment(job.enqueued_at, exact=True)
+
+    @admin.display(description="due")
+    def due(self, job: Job) -> str | SafeString:
+        """From when on it may be, or might have been, leased."""
+        return showing.moment(job.available_at, exact=True)
+
+    @admin.display(description="leased until")
+    def lease_until(self, job: Job) -> str | SafeString:
+        """When the lease ends."""
+        return showing.moment(job.lease_deadline, exact=True)
+
+    @admin.display(description="finished")
+    def finished(self, job: Job) -> str | SafeString:
+        """When it was done or died."""
+        return showing.moment(job.finished_at, exact=True)
+
+    @admin.display(description="kept until")
+    def kept_until(self, job: Job) -> str | SafeString:
+        """From when on a compaction may drop it."""
+        return showing.moment(job.keep_until, exact=True)
+
+    @admin.display(description="visibility timeout")
+    def lease_length(self, job: Job) -> str:
+        """How long its leases last, if it is not what the worker asks for."""
+        return showing.NOTHING if job.visibility_timeout is None else f"{job.visibility_timeout:g} s"
+
+    @admin.display(description="offset of its record")
+    def place(self, job: Job) -> str:
+        """Where ``nobroker_inspect`` shows it."""
+        return showing.bytes_of(job.payload_offset)
+
+    @admin.display(description="lease token")
+    def token(self, job: Job) -> str:
+        """The fencing token of the current lease."""
+        return job.lease_token if job.state == LEASED and job.lease_token else showing.NOTHING
+
+    def _full(self, job: Job) -> EngineJob | str:
+        """The job with its records, read once a page."""
+        found: EngineJob | str | None = job.__dict__.get("_nobroker_full")
+        if found is None:
+            found = job.__dict__["_nobroker_full"] = records.full(job)
+        return found
+
+
+@admin.register(Job)
+class JobAdmin(QueueAdmin):
+    """All jobs of a queue."""
+
+    list_display = (
+        "short_id",
+        "task_name",
+        "arguments",
+        "state_name",
+        "priority",
+        "attempts_of",
+        "enqueued",
+        "changes",
+    )
+    list_filter = (QueueFilter, StateFilter, TaskFilter, ErrorFilter)
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(QueueAdmin):
+    """The jobs that are out of attempts."""
+
+    only_dead = True
+    list_display = ("short_id", "task_name", "arguments", "error", "attempts_of", "enqueued", "died")
+    list_filter = (QueueFilter, TaskFilter, ErrorFilter)
+
+
+def queue_of(request: HttpRequest) -> str:
+    """The queue that a list is of."""
+    names = queue_names()
+    wanted = request.GET.get(QUEUE_PARAMETER)
+    return wanted if wanted in names else next(iter(names), "")
+
+
+def state_of(job: Job, now: float) -> str:
+    """The state of a row at a moment (Unix seconds)."""
+    if job.state == WAITING and job.available_at > now:
+        return "delayed"
+    return {LEASED: "leased", DONE: "done", DEAD: "dead"}.get(job.state, "ready")
+
+
+def begins(field: str, text: str) -> Q:
+    """Values that begin with ``text``, as a range, for which an index serves; LIKE would read every row."""
+    return Q(**{f"{field}__gte": text, f"{field}__lt": text + _AFTER_ANY_TEXT})
