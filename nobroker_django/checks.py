@@ -113,6 +113,8 @@ def _pieces(value: object) -> Iterator[dict[str, Any]]:
     if not isinstance(value, Mapping):
         return
     for key, item in value.items():
+        if not isinstance(key, str):
+            continue  # the whole is refused for it
         if key != "QUEUES" or not isinstance(item, Mapping):
             yield {"DIR": os.sep, key: item}
             continue
@@ -252,7 +254,7 @@ def _public_directories() -> Iterator[tuple[str, Path]]:
 def _readable_by_others(settings: conf.Settings) -> Iterator[CheckMessage]:
     hint = "The log holds the arguments of all jobs. Take the rights of others away (chmod o-rwx)."
     mode = _mode(settings.dir)
-    if mode is not None and mode & _OTHERS:
+    if mode is not None and mode & _OTHERS and settings.dir.is_dir():
         files = [path.name for path in _queue_files(settings.dir) if (_mode(path) or 0) & _OTHERS]
         more = f", and so are files in it ({_some(files)})" if files and mode & stat.S_IXOTH else ""
         yield checks.Warning(

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ class Ended:
         return self.out.splitlines()
 
     @property
-    def document(self) -> dict:
+    def document(self) -> dict[str, Any]:
         (line,) = self.lines
-        document = json.loads(line)
+        document: dict[str, Any] = json.loads(line)
         assert document["schema"] == 1
         return document
 

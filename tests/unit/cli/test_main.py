@@ -292,7 +292,7 @@ def test_recover_ends_with_3_when_something_is_damaged_and_changes_nothing(cli, 
     for name in ("bad", "good"):
         with Queue(queue_dir, name) as queue:
             queue.enqueue_many(range(3))
-            log = queue.path if name == "bad" else log  # noqa: F821
+    log = queue_dir / "bad.000001.log"
     data = bytearray(log.read_bytes())
     second = 16 + 9 + int.from_bytes(data[16:20], "little")
     data[second + 12] ^= 1

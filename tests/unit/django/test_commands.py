@@ -1,14 +1,15 @@
-"""The commands that show and repair: stats, dlq, compact."""
+"""The management commands: what they print, do and refuse."""
 
 import io
 import json
+import time
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from nobroker_django import JobState, Queue
 from nobroker_django.execution import execute
-from nobroker_django.queues import get_queue
+from nobroker_django.queues import close_queues, get_queue
 
 from .sample import add, send
 
@@ -78,14 +79,20 @@ def test_stats_shows_the_jobs_of_a_queue_that_was_removed_from_the_settings(tmp_
     ]
 
 
-@pytest.mark.parametrize("command", ["nobroker_stats", "nobroker_dlq", "nobroker_compact", "nobroker_work"])
+COMMANDS = [
+    *("nobroker_stats", "nobroker_list", "nobroker_dlq", "nobroker_inspect", "nobroker_recover", "nobroker_purge"),
+    *("nobroker_compact", "nobroker_work"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_an_unknown_queue_is_a_usage_error_that_lists_the_known_ones(command):
     message = refused(command, "--queue", "emial", code=2)
     assert "'emial'" in message
     assert "Known queues: default, emails" in message
 
 
-@pytest.mark.parametrize("command", ["nobroker_stats", "nobroker_dlq", "nobroker_compact", "nobroker_work"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_settings_are_refused_with_a_sentence(command, settings):
     settings.NOBROKER = {"DIR": "/tmp/x", "QUEUE": {}}
     assert "NOBROKER has no key 'QUEUE'" in refused(command, code=1)
@@ -155,7 +162,16 @@ def test_dlq_requeues_all_after_asking(monkeypatch):
     assert get_queue().stats().dead == 0
 
 
-@pytest.mark.parametrize("args", [["--requeue"], ["--all"], ["--requeue", "x", "--all"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--requeue"],
+        ["--all"],
+        ["--requeue", "x", "--all"],
+        ["--requeue", "x", "--task", "x.y"],
+        ["--requeue", "--all", "--error-class", "ValueError"],
+    ],
+)
 def test_dlq_wants_to_know_which_jobs(args):
     make_dead()
     assert "name the jobs" in refused("nobroker_dlq", *args, code=2)
@@ -186,8 +202,6 @@ def test_a_damaged_log_ends_with_its_own_exit_code():
     add.enqueue(1)
     log = get_queue().path
     get_queue().close()
-    from nobroker_django.queues import close_queues
-
     close_queues()
     data = bytearray(log.read_bytes())
     data[-40] ^= 1
@@ -195,3 +209,255 @@ def test_a_damaged_log_ends_with_its_own_exit_code():
     message = refused("nobroker_stats", code=3)
     assert "damaged at byte" in message
     assert log.read_bytes() == bytes(data)
+
+
+# -- dead letters by what they are
+
+
+def make_dead_task(task, error, *, at=None, alias="default"):
+    clock = (lambda: at) if at is not None else time.time
+    close_queues()
+    with Queue(get_queue(alias).dir, alias, clock=clock) as queue:
+        job = queue.enqueue({"task": task, "args": [], "kwargs": {}}, max_attempts=1, priority=100)
+        queue.nack(queue.lease_one(), error=error)
+    close_queues()
+    return job.id
+
+
+def test_dlq_lists_and_requeues_by_task_and_error_class():
+    first = make_dead_task("a.b", ValueError("x"))
+    second = make_dead_task("a.b", KeyError("x"))
+    third = make_dead_task("a.bc", ValueError("x"))
+    fourth = make_dead_task("a.b", ValueError("x"), alias="emails")
+
+    def ids(*args):
+        return [job["id"] for job in run_json("nobroker_dlq", *args)["jobs"]]
+
+    assert ids("--task", "a.b") == [first, second, fourth]
+    assert ids("--error-class", "ValueError") == [first, third, fourth]
+    assert ids("--error-class", "Value") == []
+    assert ids("--task", "a.b", "--error-class", "ValueError", "-q", "default") == [first]
+    requeued = run_json("nobroker_dlq", "--requeue", "--task", "a.b", "--error-class", "ValueError")
+    assert requeued == {"schema": 1, "requeued": 2, "not_found": []}
+    assert ids() == [second, third]
+    assert run("nobroker_dlq", "--requeue", "--task", "a.b") == "1 requeued\n"
+    assert run("nobroker_dlq", "--requeue", "--task", "none") == "0 requeued\n"
+    assert ids() == [third]
+
+
+def test_dlq_prunes_what_is_old_after_asking(monkeypatch):
+    now = time.time()
+    old = make_dead_task("a.b", "x", at=now - 31 * 86_400)
+    other = make_dead_task("c.d", "x", at=now - 31 * 86_400)
+    young = make_dead_task("a.b", "x", at=now - 29 * 86_400)
+    waiting = add.enqueue(1).id
+    monkeypatch.setattr("builtins.input", lambda prompt: "")
+    assert "nothing was pruned" in refused("nobroker_dlq", "--prune", "--older-than", "30d", code=1)
+    assert get_queue().stats().dead == 3
+    assert run("nobroker_dlq", "--prune", "--older-than", "30d", "--task", "a.b", "--yes") == "1 pruned\n"
+    assert {job.id for job in get_queue().dlq()} == {other, young}
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    assert run_json("nobroker_dlq", "--prune", "--older-than", "30d") == {"schema": 1, "pruned": 1}
+    assert [job.id for job in get_queue().dlq()] == [young]
+    assert get_queue().get(waiting).state is JobState.READY
+    assert old not in {job.id for job in get_queue().list_jobs("dead")}
+    monkeypatch.undo()
+    assert run("nobroker_dlq", "--prune", "--older-than", "30d") == "0 pruned\n"  # nothing to ask about
+
+
+@pytest.mark.parametrize(
+    "args", [["--prune"], ["--older-than", "1d"], ["--prune", "--older-than", "1d", "--requeue", "x"]]
+)
+def test_pruning_wants_an_age(args):
+    make_dead()
+    refused("nobroker_dlq", *args, code=2)
+    assert get_queue().stats().dead == 1
+
+
+@pytest.mark.contract("RETRY-03")
+def test_an_interrupted_requeue_leaves_each_job_in_one_place(monkeypatch):
+    """C18: interrupted after some, run again to the end; nothing is lost or doubled, attempts are fresh."""
+    ids = {make_dead(f"error {number}") for number in range(6)}
+    monkeypatch.setattr("nobroker_django.cli.changing._PAGE", 2)
+    calls: list[object] = []
+    real = Queue.requeue_dead
+
+    def interrupted(self, *args):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(args)
+        return real(self, *args)
+
+    monkeypatch.setattr(Queue, "requeue_dead", interrupted)
+    refused("nobroker_dlq", "--requeue", "--task", "x.y", code=130)
+    stats = get_queue().stats()
+    assert (stats.ready, stats.dead) == (4, 2)
+    monkeypatch.undo()
+    assert run("nobroker_dlq", "--requeue", "--task", "x.y") == "2 requeued\n"
+    jobs = get_queue().list_jobs("ready")
+    assert {job.id for job in jobs} == ids
+    assert {job.attempts for job in jobs} == {0}
+
+
+# -- list
+
+
+def test_list_shows_each_job_on_a_line():
+    one = add.enqueue(1, b=2).id
+    two = send.using(delay=1000).enqueue("ann\n@example.org").id
+    first, second = run("nobroker_list").splitlines()
+    assert first.split(maxsplit=4)[1:4] == ["default", one, "ready"]
+    assert 'tests.unit.django.sample.add args=[1] kwargs={"b": 2}' in first
+    assert second.split(maxsplit=4)[1:4] == ["emails", two, "delayed"]
+    assert r'["ann\n@example.org"]' in second
+    assert "not before " in second
+    assert run("nobroker_list", "--state", "dead") == "no jobs\n"
+    assert [job["id"] for job in run_json("nobroker_list", "--task", send.name)["jobs"]] == [two]
+    assert run_json("nobroker_list", "-q", "default")["queue"] == "default"
+
+
+def test_looking_at_queues_that_nobody_has_used_creates_nothing(settings, tmp_path):
+    assert run("nobroker_list") == "no jobs\n"
+    assert run("nobroker_dlq") == "no dead letters\n"
+    assert run("nobroker_stats").splitlines()[1].split() == ["default", *"000000", "-"]
+    assert run("nobroker_inspect") == ""
+    assert "has been used yet" in run("nobroker_recover")
+    assert run("nobroker_compact") == "nothing to compact\n"
+    assert run("nobroker_purge", "-q", "default", "--yes") == "nothing to purge\n"
+    assert run("nobroker_dlq", "--requeue", "--all", "--yes") == "0 requeued\n"
+    assert not (tmp_path / "queues").exists()
+
+
+# -- enqueue
+
+
+def test_a_task_is_enqueued_by_its_name():
+    name = add.name
+    job_id = run("nobroker_enqueue", name, "--args", "[1]", "--kwargs", '{"b": 2}').strip()
+    job = get_queue().get(job_id)
+    assert job.payload == {"task": name, "args": [1], "kwargs": {"b": 2}}
+    execute(get_queue(), get_queue().lease_one())
+    assert get_queue().get(job_id).result == 3
+
+
+def test_options_of_enqueue_reach_the_job():
+    args = (send.name, "--args", '["x"]', "--delay", "60", "--priority", "-3", "--job-id", "one", "-q", "default")
+    document = run_json("nobroker_enqueue", *args)
+    assert document["queue"] == "default"
+    [job] = document["jobs"]
+    assert (job["id"], job["priority"], job["max_attempts"], job["created"]) == ("one", -3, 2, True)
+    assert job["available_at"] - job["enqueued_at"] == pytest.approx(60, abs=1)
+    again = run_json("nobroker_enqueue", *args)["jobs"][0]
+    assert again["created"] is False
+    assert get_queue().stats().total == 1
+    assert run_json("nobroker_enqueue", send.name, "--args", '["x"]')["queue"] == "emails"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["tests.unit.django.sample.ad"], 1, "Did you mean tests.unit.django.sample.add"),
+        (["tests.unit.django.sample.add"], 1, "missing a required argument"),
+        (["tests.unit.django.sample.add", "--args", "[1]", "--kwargs", '{"c": 1}'], 1, "unexpected keyword"),
+        (["tests.unit.django.sample.add", "--args", "[1]", "--priority", "101"], 1, "priority"),
+        (["tests.unit.django.sample.add", "--args", "[1]", "-q", "emial"], 2, "Known queues: default, emails"),
+        (["tests.unit.django.sample.add", "--args", "[1]", "--job-id", ""], 1, "job_id"),
+    ],
+)
+def test_a_call_that_a_worker_could_not_run_is_refused(args, code, text):
+    assert text in refused("nobroker_enqueue", *args, code=code)
+    assert get_queue().stats().total == 0
+
+
+@pytest.mark.parametrize("args", [["--args", "1"], ["--args", "[1"], ["--kwargs", "[]"], ["--delay", "-1"]])
+def test_arguments_that_are_no_json_are_wrong_usage(args):
+    with pytest.raises(CommandError, match=args[0]):
+        run("nobroker_enqueue", add.name, *args)
+
+
+def test_a_task_of_a_module_that_only_workers_import_is_found(settings, tmp_path, monkeypatch):
+    (tmp_path / "far_away.py").write_text("from nobroker_django import task\n\n@task\ndef f(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "workers know no task" in refused("nobroker_enqueue", "far_away.f", code=1)
+    settings.NOBROKER = {**settings.NOBROKER, "IMPORTS": ["far_away"]}
+    assert len(run("nobroker_enqueue", "far_away.f").strip()) == 32
+
+
+# -- inspect, recover, purge
+
+
+def test_inspect_shows_the_records_of_a_job(settings):
+    first = add.enqueue(1).id
+    add.enqueue(2)
+    execute(get_queue(), get_queue().lease_one())
+    lines = run("nobroker_inspect", "-q", "default").splitlines()
+    assert lines[1].split()[:5] == ["OFFSET", "SIZE", "TYPE", "TIME", "JOB"]
+    assert [line.split()[2] for line in lines[2:4]] == ["SNAPSHOT", "OPEN"]
+    out = run("nobroker_inspect", "-q", "default", "--job", first, "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["type"] for record in records] == ["ENQUEUE", "LEASE", "ACK"]
+    assert {record["job"] for record in records} == {first}
+    assert records[0]["record"]["payload"]["args"] == [1]
+    assert all(isinstance(record["at"], float) and record["at_iso"].endswith("Z") for record in records)
+
+
+def test_recover_reports_every_queue_also_those_that_were_forgotten(tmp_path):
+    add.enqueue(1)
+    Queue(tmp_path / "queues", "old").close()
+    reports = run_json("nobroker_recover")["queues"]
+    assert [(report["queue"], report["state"]) for report in reports] == [("default", "whole"), ("old", "whole")]
+    assert [report["queue"] for report in run_json("nobroker_recover", "-q", "default")["queues"]] == ["default"]
+
+
+@pytest.mark.contract("LOG-07")
+def test_recover_ends_with_3_and_leaves_running_leases_alone():
+    """C11: run beside workers, twice; it reports, and changes nothing."""
+    add.enqueue(1)
+    job = get_queue().lease_one()
+    before = get_queue().path.read_bytes()
+    for _ in range(2):
+        assert "default: whole" in run("nobroker_recover")
+    assert get_queue().path.read_bytes() == before
+    assert get_queue().get(job.id).lease_token == job.lease_token
+    log = get_queue().path
+    close_queues()
+    data = bytearray(log.read_bytes())
+    data[-30] ^= 1
+    log.write_bytes(data)
+    assert "damage found" in refused("nobroker_recover", code=3)
+    assert log.read_bytes() == data
+
+
+def test_purge_asks_about_each_queue_by_name(monkeypatch):
+    add.enqueue(1)
+    send.enqueue("x")
+    assert "name the queues" in refused("nobroker_purge", "--yes", code=2)
+    monkeypatch.setattr("builtins.input", lambda prompt: "n")
+    assert "nothing was purged" in refused("nobroker_purge", "-q", "default", code=1)
+    assert get_queue().stats().total == 1
+    assert run_json("nobroker_purge", "-q", "default", "--noinput")["queues"] == [{"queue": "default", "purged": 1}]
+    assert (get_queue().stats().total, get_queue("emails").stats().total) == (0, 1)
+
+
+def test_the_only_queue_need_not_be_named(settings):
+    settings.NOBROKER = {**settings.NOBROKER, "QUEUES": {"default": {}}}
+    add.enqueue(1)
+    assert run("nobroker_purge", "--yes") == "default: 1 job purged\n"
+
+
+@pytest.mark.contract("LOG-08")
+@pytest.mark.parametrize(
+    "command", ["nobroker_stats", "nobroker_list", "nobroker_dlq", "nobroker_inspect", "nobroker_recover"]
+)
+def test_looking_leaves_every_byte_alone(command):
+    make_dead()
+    add.enqueue(1)
+    directory = get_queue().dir
+
+    def files():
+        return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in directory.rglob("*")}
+
+    before = files()
+    run(command)
+    run(command, "--json")
+    assert files() == before

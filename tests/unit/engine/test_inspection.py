@@ -11,6 +11,7 @@ import pytest
 from nobroker_django import CorruptLogError, InvalidOptionError, Queue
 from nobroker_django.engine import inspection
 from nobroker_django.engine.errors import PointerError
+from nobroker_django.engine.files import Files
 from nobroker_django.engine.framing import encode_frame
 from nobroker_django.engine.inspection import ReadingFiles, open_view, queue_exists, queue_names
 
@@ -85,7 +86,7 @@ def test_damage_is_raised_after_what_is_before_it(queue_dir):
     data = bytearray(log.read_bytes())
     data[two.offset + 20] ^= 1
     log.write_bytes(data)
-    seen = []
+    seen: list[str | None] = []
     with open_view(queue_dir, "default") as view, pytest.raises(CorruptLogError) as caught:
         seen.extend(record.job_id for record in view.records())
     assert seen == [None, None, "one"]
@@ -214,7 +215,7 @@ def test_every_writing_call_is_refused_also_those_to_come():
         *("open", "close", "pread", "size", "identity", "path_identity", "path_size", "mode", "listdir"),
         *("funlock", "unlock_byte"),
     }
-    ours = {name for name in vars(inspection.Files) if not name.startswith("_")}
+    ours = {name for name in vars(Files) if not name.startswith("_")}
     refused = {name for name, value in vars(ReadingFiles).items() if value is ReadingFiles._refuse} - {"_refuse"}
     assert ours == reading | refused
 

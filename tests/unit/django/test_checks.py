@@ -1,0 +1,317 @@
+"""Every check, with what it finds and with nothing to find."""
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
+
+from nobroker_django import Queue, checks, task
+from nobroker_django.management.commands.nobroker_work import Command as Work
+from nobroker_django.mounts import Mount
+from nobroker_django.registry import unregister
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
+
+
+@pytest.fixture(autouse=True)
+def directory(settings, tmp_path, monkeypatch):
+    """A project that every check is content with, and without the tasks of other tests."""
+    monkeypatch.setattr("nobroker_django.registry._tasks", {})
+    path = tmp_path / "queues"
+    path.mkdir(mode=0o700)
+    settings.NOBROKER = {"DIR": path, "QUEUES": {"default": {}, "emails": {}}}
+    settings.DEBUG = False
+    return path
+
+
+@pytest.fixture
+def change(settings):
+    def change(**values):
+        settings.NOBROKER = {**settings.NOBROKER, **values}
+
+    return change
+
+
+def found():
+    """Ids of our messages, without their application's name, in order."""
+    return [message.id.split(".")[1] for message in messages()]
+
+
+def messages():
+    return run_checks(tags=[checks.TAG])
+
+
+def text():
+    return " ".join(f"{message.msg} {message.hint or ''}" for message in messages())
+
+
+def test_nothing_is_found_where_nothing_is_wrong():
+    assert found() == []
+
+
+def test_the_documented_ids_are_those_of_the_code_and_of_these_tests():
+    code = set(re.findall(r'"nobroker\.([EIW][0-9]{3})"', Path(checks.__file__).read_text()))
+    documented = re.findall(r"^\| `nobroker\.([EIW][0-9]{3})` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
+    tested = set(re.findall(r'"([EIW][0-9]{3})"', Path(__file__).read_text()))
+    assert code == {number for number, _ in documented} == tested
+    levels = {"E": "error", "W": "warning", "I": "info"}
+    assert all(level == levels[number[0]] for number, level in documented)
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ({"RETENTON": 1}, ["did you mean 'RETENTION'"]),
+        ({"RETENTION": "1d"}, ["NOBROKER['RETENTION']"]),
+        ({"QUEUES": {"emails": {"MAX_ATEMPTS": 1}}}, ["'MAX_ATEMPTS'"]),
+        ({"QUEUES": {"a b": {}}}, ["a queue name has"]),
+        ({"QUEUES": []}, ["must be a dict"]),
+        ({"QUEUES": {"a": {}, "A": {}}}, ["differ only by case"]),
+        ({"DIR": "relative"}, ["must be absolute"]),
+        ({"FSYNC": "no", "BACKOFF": {"BASE": -1}, "NO": 1}, ["'FSYNC'", "BACKOFF", "'NO'"]),
+        ({"QUEUES": {"a": {"FSYNC": 1, "RETENTION": -1}, "b": {"X": 1}}}, ["'FSYNC'", "'RETENTION'", "'X'"]),
+    ],
+)
+def test_wrong_settings_are_errors_one_by_one(change, values, texts):
+    change(**values)
+    assert found() == ["E001"] * len(texts)
+    for expected in texts:
+        assert expected in text()
+
+
+@pytest.mark.parametrize("value", [None, [], {1: 2}])
+def test_a_setting_that_is_no_dictionary_is_one_error(settings, value):
+    settings.NOBROKER = value
+    assert found() == ["E001"]
+
+
+def test_a_missing_directory_setting_is_an_error_with_debug_off_only(settings, tmp_path):
+    settings.NOBROKER = {}
+    assert found() == ["E001"]
+    assert "NOBROKER['DIR'] is missing" in text()
+    settings.DEBUG, settings.BASE_DIR = True, tmp_path
+    assert found() == ["I001"]
+
+
+def test_a_database_that_is_none(change):
+    change(DATABASE="other")
+    assert found() == ["E004"]
+    assert "'default'" in text()
+    change(DATABASE="default")
+    assert found() == []
+
+
+def test_durability_off(change, settings):
+    change(QUEUES={"default": {}, "emails": {"FSYNC": False}})
+    assert found() == ["W004"]
+    assert "'emails'" in text()
+    assert "not durable" in text()
+    settings.DEBUG = True
+    assert found() == []
+
+
+@pytest.mark.parametrize(("seconds", "ids"), [(0.1, ["W005"]), (4.9, ["W005"]), (5, []), (3600, [])])
+def test_a_tiny_visibility_timeout(change, seconds, ids):
+    change(QUEUES={"default": {"VISIBILITY_TIMEOUT": seconds}})
+    assert found() == ids
+
+
+@pytest.mark.parametrize(
+    ("backoff", "ids"),
+    [({"BASE": 10, "MAX_DELAY": 5}, ["W006"]), ({"BASE": 10, "MAX_DELAY": 10}, []), ({"BASE": 301}, ["W006"])],
+)
+def test_a_backoff_that_contradicts_itself(change, backoff, ids):
+    change(QUEUES={"default": {"BACKOFF": backoff}})
+    assert found() == ids
+
+
+# -- the directory
+
+
+def test_a_missing_directory_that_can_be_made_is_only_mentioned(change, tmp_path):
+    path = tmp_path / "new" / "queues"
+    change(DIR=path)
+    assert found() == ["I001"]
+    assert not path.parent.exists()
+
+
+def test_something_else_in_the_place_of_the_directory(change, tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "queues"):
+        change(DIR=path)
+        assert found() == ["E002"]
+
+
+def refuse(monkeypatch, *paths):
+    """The system says that these may not be written (root may write anything)."""
+    real = checks._may
+    monkeypatch.setattr(checks, "_may", lambda path, rights: path not in paths and real(path, rights))
+
+
+def test_a_directory_that_is_not_writable(directory, monkeypatch):
+    refuse(monkeypatch, directory)
+    assert found() == ["E003"]
+    assert "uid" in text()
+
+
+def test_a_directory_that_cannot_be_made(change, tmp_path, monkeypatch):
+    change(DIR=tmp_path / "a" / "b")
+    refuse(monkeypatch, tmp_path)
+    assert found() == ["E003"]
+    assert f"{tmp_path} is not writable" in text()
+
+
+def test_files_of_somebody_else(directory, monkeypatch):
+    Queue(directory).close()
+    assert found() == []
+    refuse(monkeypatch, directory / "default.lock")
+    assert found() == ["E003"]
+    assert "default.lock" in text()
+
+
+def test_what_the_system_says_is_asked_for_the_effective_user(directory, monkeypatch):
+    asked = []
+    monkeypatch.setattr("os.access", lambda *args, **kwargs: asked.append((args, kwargs)) or False)
+    assert checks._may(directory, 7) is False
+    assert asked[0][0] == (directory, 7)
+
+
+def test_a_network_file_system(monkeypatch):
+    monkeypatch.setattr("nobroker_django.mounts.mount_of", lambda path: Mount("/srv", "nfs4", "nas:/x"))
+    assert found() == ["W001"]
+    assert "nfs4, nas:/x on /srv" in text()
+    monkeypatch.setattr("nobroker_django.mounts.mount_of", lambda path: Mount("/srv", "xfs", "/dev/sda"))
+    assert found() == []
+    monkeypatch.setattr("nobroker_django.mounts.mount_of", lambda path: None)
+    assert found() == []
+
+
+@pytest.mark.parametrize("setting", ["MEDIA_ROOT", "STATIC_ROOT"])
+def test_a_directory_that_visitors_can_reach(settings, directory, tmp_path, setting):
+    for root in (tmp_path, str(tmp_path) + "/", directory):
+        setattr(settings, setting, root)
+        assert found() == ["W002"]
+        assert setting in text()
+    for root in (tmp_path / "queue", directory / "below", "", None):
+        setattr(settings, setting, root)
+        assert found() == []
+
+
+def test_a_link_into_what_visitors_can_reach(settings, tmp_path, change):
+    (tmp_path / "media" / "queues").mkdir(parents=True, mode=0o700)
+    (tmp_path / "media" / "queues").chmod(0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "media" / "queues")
+    change(DIR=tmp_path / "link")
+    settings.MEDIA_ROOT = tmp_path / "media"
+    assert found() == ["W002"]
+
+
+def test_directories_of_static_files_count(settings, tmp_path):
+    settings.STATICFILES_DIRS = [("prefix", tmp_path / "other"), str(tmp_path)]
+    assert found() == ["W002"]
+
+
+@pytest.mark.parametrize(("mode", "ids"), [(0o700, []), (0o2770, []), (0o755, ["W003"]), (0o701, ["W003"])])
+def test_a_directory_open_to_others(directory, mode, ids):
+    directory.chmod(mode)
+    assert found() == ids
+
+
+def test_files_open_to_others_are_named(directory):
+    Queue(directory).close()
+    directory.chmod(0o755)
+    assert "default.000001.log" not in text()
+    log = directory / "default.000001.log"
+    log.chmod(0o644)
+    assert "files in it (default.000001.log)" in text()
+    directory.chmod(0o700)
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    "values", [{"FILE_MODE": 0o644}, {"DIR_MODE": 0o755}, {"QUEUES": {"a": {"FILE_MODE": 0o606}}}]
+)
+def test_modes_that_open_what_will_be_made(change, values):
+    change(**values)
+    assert found() == ["W003"]
+
+
+def test_modes_for_a_group_are_fine(change):
+    change(FILE_MODE=0o660, DIR_MODE=0o2770)
+    assert found() == []
+
+
+# -- tasks
+
+
+def test_a_task_for_a_queue_that_is_not_there():
+    made = task(queue_name="emial", name="wrong queue")(lambda: None)
+    try:
+        assert found() == ["E005"]
+        assert "'emial'" in text()
+        assert "default, emails" in text()
+    finally:
+        unregister(made)
+    assert found() == []
+
+
+def test_times_of_a_task_are_looked_at():
+    made = task(visibility_timeout=1, backoff={"base": 5, "max_delay": 1}, name="hasty")(lambda: None)
+    try:
+        assert found() == ["W005", "W006"]
+        assert "task hasty" in text()
+    finally:
+        unregister(made)
+
+
+def test_a_module_of_tasks_that_cannot_be_imported(change):
+    change(IMPORTS=["no.such.module"])
+    assert found() == ["W007"]
+    assert "No module named 'no'" in text()
+
+
+# -- how they are run
+
+
+def test_checks_create_and_open_nothing(directory, monkeypatch):
+    Queue(directory).close()
+    before = {path: path.stat().st_mtime_ns for path in [directory, *directory.rglob("*")]}
+    monkeypatch.setattr(Queue, "__init__", None)
+    assert found() == []
+    assert {path: path.stat().st_mtime_ns for path in [directory, *directory.rglob("*")]} == before
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_they_are_part_of_manage_py_check(change, capsys):
+    call_command("check")
+    change(RETENTION=-1)
+    with pytest.raises(CommandError, match=r"nobroker\.E001"):
+        call_command("check")
+    change(RETENTION=1, VISIBILITY_TIMEOUT=1)
+    call_command("check")
+    assert "nobroker.W005" in capsys.readouterr().err
+
+
+def test_they_can_be_silenced(change, settings):
+    settings.SILENCED_SYSTEM_CHECKS = ["nobroker.W005"]
+    change(VISIBILITY_TIMEOUT=1)
+    assert [message.is_silenced() for message in messages()] == [True, True]
+
+
+def test_a_worker_checks_when_it_starts_but_imports_no_tasks(change, monkeypatch):
+    def discover():
+        raise AssertionError("the supervisor imported tasks")
+
+    monkeypatch.setattr("nobroker_django.discovery.discover", discover)
+    Work().check()
+    change(RETENTION=-1)
+    with pytest.raises(CommandError, match=r"nobroker\.E001"):
+        Work().check()
+    change(RETENTION=1)
+    assert found() == ["W007"]
