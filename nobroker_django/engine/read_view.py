@@ -61,7 +61,11 @@ class ReadView:
         self._closed = False
         self._log: Log | None = None
         self._private: Projection | None = None
-        self.look(lambda look: None)
+        try:
+            self.look(lambda look: None)
+        except BaseException:
+            self.close()
+            raise
 
     def look(self, act: Callable[[Look], T]) -> T:
         """Ask; ``act`` may be called again when a file was replaced meanwhile.
