@@ -7,7 +7,6 @@ import enum
 import json
 import math
 import pathlib
-import time
 import uuid
 from collections import OrderedDict, defaultdict
 from typing import Any
@@ -338,14 +337,13 @@ def test_a_value_that_holds_itself_is_refused():
         encode_payload(circle)
 
 
-def test_a_small_value_that_stands_for_an_endless_one_is_refused_in_reasonable_time():
+def test_a_small_value_that_stands_for_an_endless_one_is_given_up_at_the_number_that_could_fit(monkeypatch):
+    monkeypatch.setattr(module, "_MAX_VALUES", 10_000)
     bomb: Any = "x"
     for _ in range(100):
         bomb = [bomb, bomb]
-    started = time.monotonic()
-    with pytest.raises(SerializationError, match="values"):
+    with pytest.raises(SerializationError, match="more than 10000 values"):
         encode_payload(bomb)
-    assert time.monotonic() - started < 20
 
 
 def test_tuples_become_lists_at_every_depth():

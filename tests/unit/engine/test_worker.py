@@ -60,7 +60,7 @@ def test_a_finish_that_comes_too_late_is_counted_and_logged_with_the_job(open_qu
     assert queue.get(job.id).state is JobState.LEASED
 
 
-def test_the_lease_of_a_running_job_is_extended(open_queue, monkeypatch):
+def test_the_lease_of_a_running_job_is_extended(open_queue, clock, monkeypatch):
     """The heartbeat beats after a third of the lease; the handler waits for two beats."""
     queue = open_queue(visibility_timeout=0.15)
     extended = threading.Semaphore(0)
@@ -76,9 +76,9 @@ def test_the_lease_of_a_running_job_is_extended(open_queue, monkeypatch):
     start = queue.now()
 
     def handler(job):
-        queue._clock.advance(0.05)
+        clock.advance(0.05)
         assert extended.acquire(timeout=10)
-        queue._clock.advance(0.05)
+        clock.advance(0.05)
         assert extended.acquire(timeout=10)
         assert queue.get(job.id).lease_deadline >= start + 0.15 + 0.04
 
