@@ -1,5 +1,7 @@
 """Many processes on one queue, killed at random: nothing acknowledged is lost, nothing is done twice, tokens rise."""
 
+import contextlib
+import random
 import shutil
 from pathlib import Path
 
@@ -42,13 +44,20 @@ def test_a_long_storm(queue_dir: Path, diary: Diary, errors: Diary, seed: int):
     storm(queue_dir, diary, errors, f"long {seed}", rounds=5, kills=25)
 
 
-def sabotage(directory: Path, rng, number: int) -> str:
+def sabotage(directory: Path, rng: random.Random, number: int) -> str:
     """Harm a cache or a lock file, as a careless person or a temporary-file cleaner would."""
     run = directory / "default.run"
     builds = sorted(run.glob("*.index")) if run.is_dir() else []
     what: str = rng.choice(
         ("remove run", "remove index", "replace index", "empty index", "remove wal", "move lock", "remove lock")
     )
+    with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+        harm(directory, rng, number, what, builds)
+    return what
+
+
+def harm(directory: Path, rng: random.Random, number: int, what: str, builds: list[Path]) -> None:
+    run = directory / "default.run"
     match what:
         case "remove run":
             shutil.rmtree(run, ignore_errors=True)
@@ -69,7 +78,6 @@ def sabotage(directory: Path, rng, number: int) -> str:
         case "remove lock":
             (directory / "default.lock").unlink(missing_ok=True)
             (directory / "default.lock").touch()
-    return what
 
 
 @pytest.mark.contract("PROC-03")

@@ -29,9 +29,10 @@ def open_queue(directory: Path, **options: Any) -> Queue:
 def producer(directory: Path, diary: Diary, seed: str) -> None:
     """Enqueue, one or several at once, with and without ids, for ever."""
     rng = random.Random(seed)
+    me = f"{os.getpid()}-{rng.getrandbits(40):x}"
     with open_queue(directory) as queue:
         for number in itertools.count():
-            keys = [f"{os.getpid()}-{number}-{place}" for place in range(rng.choice((1, 1, 1, 4)))]
+            keys = [f"{me}-{number}-{place}" for place in range(rng.choice((1, 1, 1, 4)))]
             if len(keys) > 1:
                 queue.enqueue_many([{"k": key} for key in keys])
             elif rng.random() < 0.3:
@@ -84,7 +85,7 @@ def visitor(directory: Path, diary: Diary, seed: str) -> None:
 
 
 def patient(role: Callable[..., None]) -> Callable[..., None]:
-    """The role, starting over whenever the queue says that it could not; what it had claimed must hold all the same."""
+    """The role, starting over whenever the queue says that it could not; what it had claimed must hold."""
 
     def starting_over(directory: Path, diary: Diary, seed: str) -> None:
         for number in itertools.count():
