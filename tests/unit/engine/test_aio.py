@@ -413,8 +413,10 @@ def test_adding_work_never_waits_behind_verbs_that_decide(queue_dir):
         async with AsyncQueue(queue_dir) as queue:
             end = threading.Event()
             busy = [queue._threads.submit(end.wait) for _ in range(3 * offloop.POOL_THREADS)]
+            asyncio.get_running_loop().call_later(PATIENCE / 2, end.set)
             await queue.enqueue("x")
             await queue.enqueue_many(["y", "z"])
+            assert not end.is_set()
             end.set()
             assert all(call.result() for call in busy)
             assert (await queue.stats()).ready == 3
@@ -652,6 +654,7 @@ def test_what_ends_a_lease_is_carried_out_although_it_is_cancelled_before_it_beg
             busy = [queue._threads.submit(end.wait) for _ in range(offloop.POOL_THREADS)]
             asyncio.get_running_loop().call_later(0.02, end.set)
             _, error = await cancelled_at(call(queue, job), points)
+            end.set()
             assert (error is None) == (0 not in points)
             assert all(one.result() for one in busy)
             assert (await queue.get(job.id)).state is state
@@ -671,6 +674,7 @@ def test_a_call_that_has_not_begun_never_begins_when_it_is_cancelled(queue_dir):
             await ticks(5)
             for task in tasks:
                 task.cancel()
+            asyncio.get_running_loop().call_later(0.5, end.set)  # for calls that were not dropped: they must not hang
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {asyncio.CancelledError}
             end.set()
