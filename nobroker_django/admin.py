@@ -10,7 +10,7 @@ behind or damaged the page says so above an older or empty list; nothing is a se
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -26,7 +26,7 @@ from django.utils.safestring import SafeString
 
 from .admin_support import records, showing
 from .admin_support.connection import alias_of, connection_of, queue_names, reading
-from .admin_support.filters import QUEUE_PARAMETER, ErrorFilter, QueueFilter, StateFilter, TaskFilter
+from .admin_support.filters import MANY, QUEUE_PARAMETER, ErrorFilter, QueueFilter, StateFilter, TaskFilter
 from .admin_support.paging import CappedPaginator
 from .engine.job import Job as EngineJob
 from .engine.transitions import DEAD, DONE, LEASED, WAITING
@@ -49,6 +49,11 @@ class JobList(ChangeList):
         what = str(self.opts.verbose_name_plural)
         self.title = f"{what.capitalize()} of queue “{queue_of(request)}”"
 
+    def get_results(self, request: HttpRequest) -> None:
+        """The rows of the page, by what counting them has found."""
+        super().get_results(request)
+        self.result_list = self.paginator.rows(self.page_num)
+
 
 class QueueAdmin(JobModelAdmin):
     """What jobs and dead letters have in common."""
@@ -61,7 +66,6 @@ class QueueAdmin(JobModelAdmin):
     show_facets = admin.ShowFacets.NEVER
     paginator = CappedPaginator
     ordering = ("-seq",)
-    sortable_by = ("enqueued",)
     search_fields = ("key",)
     search_help_text = "A job's id, or the beginning of an id or of a task's name."
     fieldsets = (
@@ -184,23 +188,31 @@ class QueueAdmin(JobModelAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """The job of that id; if there is none, those whose id or task begins so."""
+        """The job of that id; if there is none, those whose id begins so; else those whose task does."""
         term = search_term.strip()
         if not term:
             return queryset, False
         exact = queryset.filter(key=f"{queue_of(request)}:{term}")
         if exact.exists():
             return exact, False
-        return queryset.filter(begins("key", f"{queue_of(request)}:{term}") | begins("task", term)), False
+        by_id = queryset.filter(begins("key", f"{queue_of(request)}:{term}"))
+        if by_id.exists():
+            return by_id, False
+        return queryset.filter(begins("task", term)), False
+
+    def get_sortable_by(self, request: HttpRequest) -> Sequence[str]:
+        """In a short queue every column; in a long one sorting by another would look at every row."""
+        few = sum(connection_of(alias_of(queue_of(request))).counts().values()) <= MANY
+        return tuple(self.list_display) if few else ("enqueued",)
 
     # -- columns and fields
 
-    @admin.display(description="job")
+    @admin.display(description="job", ordering="key")
     def short_id(self, job: Job) -> str:
         """The id, on one line."""
         return showing.cell(job.job_id)
 
-    @admin.display(description="task")
+    @admin.display(description="task", ordering="task")
     def task_name(self, job: Job) -> str:
         """The task, or nothing for a payload that is no task's."""
         return showing.cell(job.task)
@@ -210,12 +222,12 @@ class QueueAdmin(JobModelAdmin):
         """The beginning of the arguments."""
         return records.arguments(job)
 
-    @admin.display(description="state")
+    @admin.display(description="state", ordering="state")
     def state_name(self, job: Job) -> SafeString:
         """The state as people know it, at this moment."""
         return showing.state(state_of(job, time.time()))
 
-    @admin.display(description="attempts")
+    @admin.display(description="attempts", ordering="attempts")
     def attempts_of(self, job: Job) -> str:
         """Deliveries so far, and how many there may be."""
         return f"{job.attempts} of {job.max_attempts}"
@@ -237,7 +249,7 @@ class QueueAdmin(JobModelAdmin):
         """When the last attempt failed."""
         return showing.moment(job.finished_at)
 
-    @admin.display(description="last error")
+    @admin.display(description="last error", ordering="error_class")
     def error(self, job: Job) -> str:
         """Class and beginning of the message."""
         return showing.cell(f"{job.error_class or ''}: {job.last_error or ''}".strip(": "))
@@ -367,5 +379,5 @@ def state_of(job: Job, now: float) -> str:
 
 
 def begins(field: str, text: str) -> Q:
-    """Values that begin with ``text``, as a range, for which an index serves; LIKE would read every row."""
+    """Values that begin with ``text``, as a range: unlike LIKE it can use an index."""
     return Q(**{f"{field}__gte": text, f"{field}__lt": text + _AFTER_ANY_TEXT})

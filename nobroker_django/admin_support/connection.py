@@ -24,7 +24,7 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from nobroker_django import conf
-from nobroker_django.engine.schema import COLUMNS, SCHEMA
+from nobroker_django.engine.schema import COLUMNS, SCHEMA, STATES
 
 from . import source
 from .source import Source
@@ -140,6 +140,12 @@ class ProjectionConnection(DatabaseWrapper):
             row = cursor.fetchone()
         if row is not None and self.source is not None:
             self.source.measure(row[0])
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are of each state, by the names of ``schema.STATES``."""
+        with self.cursor() as cursor:
+            cursor.execute(f"SELECT {', '.join(STATES)} FROM main.meta")
+            return dict(zip(STATES, cursor.fetchone() or [0] * len(STATES), strict=True))
 
     def _drop_source(self) -> None:
         if self.source is not None:

@@ -21,7 +21,15 @@ from .connection import TABLE, connection_of, queue_names
 from .showing import cell
 
 NEWEST = 10_000
+MANY = 20_000
 QUEUE_PARAMETER = "queue"
+STATES_OF = {
+    "ready": ("waiting", "due"),
+    "delayed": ("waiting",),
+    "leased": ("leased",),
+    "done": ("done",),
+    "dead": ("dead",),
+}
 
 
 class QueueFilter(admin.SimpleListFilter):
@@ -61,20 +69,21 @@ class StateFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """The states in the order of a job's life."""
-        return [(name, name) for name in ("ready", "delayed", "leased", "done", "dead")]
+        return [(name, name) for name in STATES_OF]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Rows of that state at this moment."""
-        now = time.time()
-        conditions = {
-            "ready": Q(state=DUE) | Q(state=WAITING, available_at__lte=now),
-            "delayed": Q(state=WAITING, available_at__gt=now),
-            "leased": Q(state=LEASED),
-            "done": Q(state=DONE),
-            "dead": Q(state=DEAD),
-        }
-        condition = conditions.get(self.value() or "")
-        return queryset if condition is None else queryset.filter(condition)
+        name = self.value()
+        if name not in STATES_OF:
+            return queryset
+        wanted = state_condition(name, time.time())
+        counts = connection_of(queryset.db).counts()
+        if sum(counts[state] for state in STATES_OF[name]) > MANY:
+            return queryset.filter(wanted)
+        # SQLite does not know how few they are, and would look for them in the order of the list, through all rows.
+        # In a query of their own it finds them by the index of their state.
+        rows = queryset.model._default_manager.using(queryset.db).filter(wanted)
+        return queryset.filter(seq__in=rows.values("seq"))
 
 
 class _NewestFilter(admin.SimpleListFilter):
@@ -115,3 +124,14 @@ class ErrorFilter(_NewestFilter):
     title = "last error"
     parameter_name = "error"
     column = "error_class"
+
+
+def state_condition(name: str, now: float) -> Q:
+    """Rows that are in the state of that name at the moment ``now`` (Unix seconds)."""
+    return {
+        "ready": Q(state=DUE) | Q(state=WAITING, available_at__lte=now),
+        "delayed": Q(state=WAITING, available_at__gt=now),
+        "leased": Q(state=LEASED),
+        "done": Q(state=DONE),
+        "dead": Q(state=DEAD),
+    }[name]
