@@ -75,6 +75,7 @@ def examination_document(found: Examination) -> dict[str, Any]:
         "state": state_of_files(found),
         "directory": str(found.directory),
         "generation": found.generation,
+        "version": found.version,
         "log": None if found.log_path is None else str(found.log_path),
         "generations": found.generations,
         "size_bytes": found.size_bytes,
@@ -152,7 +153,11 @@ def examination_lines(found: Examination) -> list[str]:
             f"{found.synced}{', a sync is under way' if found.syncing else ''}{', poisoned' if found.poisoned else ''}"
         )
     elif found.log_path is not None:
-        lines.append(f"{name}: control words: none that belong to this log (a copy, or left so by a crash)")
+        lines.append(
+            f"{name}: control words: none that belong to this log (a copy, or left so by a crash)"
+            if found.version != 1
+            else f"{name}: format version 1, as written by nobroker 0.1; the next writer makes a new generation of it"
+        )
     others = [generation for generation in found.generations if generation != found.generation]
     if others and found.generation is not None:
         lines.append(f"{name}: other logs there: generation {', '.join(map(str, others))}")

@@ -17,10 +17,10 @@ from .errors import CorruptLogError, StorageError
 from .files import Files
 from .framing import FrameDamage, iter_frames
 from .generations import Layout, list_generations
-from .inspection import ReadingFiles, live_log, read_words
+from .inspection import ReadingFiles, live_log, read_words, tail_of
 from .log import FIRST_OFFSET, Log
-from .records import Open, decode_record
-from .recovery import Tail, examine
+from .records import Open
+from .recovery import Tail
 
 _LOOKS = 3
 _PAUSE_SECONDS = 0.05
@@ -51,6 +51,7 @@ class Examination:
     queue: str
     directory: Path
     generation: int | None = None
+    version: int | None = None
     log_path: Path | None = None
     generations: list[int] = field(default_factory=list)
     size_bytes: int = 0
@@ -103,7 +104,7 @@ def examine_queue(directory: str | os.PathLike[str], name: str) -> Examination:
 
 
 def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None:
-    found.generation, found.log_path = log.generation, log.path
+    found.generation, found.log_path, found.version = log.generation, log.path, log.version
     try:
         tail = _tail(files, layout, log, found)
     except CorruptLogError as problem:
@@ -117,7 +118,7 @@ def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None
     repaired = {kept.offset: kept for kept in found.kept if kept.generation == log.generation}
     try:
         for frame in log.frames(FIRST_OFFSET, stop):
-            record = decode_record(frame.type, frame.body, frame.offset)
+            record = log.decode(frame)
             found.records += 1
             if isinstance(record, Open):
                 found.last_secured = record.at
@@ -137,7 +138,7 @@ def _tail(files: Files, layout: Layout, log: Log, found: Examination) -> Tail:
         if words.belong_to(log.log_id, log.generation):
             found.published_end, found.synced = offset_of(words.end), offset_of(words.synced)
             found.syncing, found.poisoned = bool(words.syncing), bool(words.poisoned)
-        tail = examine(log, words)
+        tail = tail_of(log, words)
         found.size_bytes = tail.size
         if tail.good == tail.size:
             break

@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .control import MISSING, Control, Words, offset_of
-from .errors import CorruptLogError, InvalidOptionError, NobrokerError, PointerError, StorageError
+from .errors import CorruptLogError, InvalidOptionError, PointerError, StorageError
 from .files import Files
 from .framing import Frame, FrameDamage
 from .generations import Layout, list_generations, parse_pointer
 from .log import FIRST_OFFSET, Log
+from .old_log import OldLog, generation_without_pointer, open_log
 from .records import RecordType
-from .recovery import examine
+from .recovery import Tail, examine
 
 _LOOKS = 3
-_POINTER = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.current")
+_FILE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.(?:current|[0-9]{6,}\.log)")
 
 
 class ReadingFiles(Files):
@@ -100,7 +101,7 @@ def type_name(number: int) -> str:
 
 
 def queue_names(directory: str | os.PathLike[str]) -> list[str]:
-    """Queues that have a pointer in the directory, sorted; none when there is no directory.
+    """Queues that have a pointer or a log in the directory, sorted; none when there is no directory.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -109,7 +110,7 @@ def queue_names(directory: str | os.PathLike[str]) -> list[str]:
         entries = ReadingFiles().listdir(directory)
     except OSError as error:
         raise StorageError("read", directory, error) from error
-    return sorted(match["name"] for entry in entries if (match := _POINTER.fullmatch(entry)))
+    return sorted({match["name"] for entry in entries if (match := _FILE.fullmatch(entry))})
 
 
 def queue_exists(directory: str | os.PathLike[str], name: str) -> bool:
@@ -135,7 +136,7 @@ def check_end(directory: str | os.PathLike[str], name: str) -> None:
     try:
         log = live_log(files, layout)
         try:
-            examine(log, read_words(files, layout))
+            tail_of(log, read_words(files, layout))
         finally:
             log.release()
     except OSError as error:
@@ -171,7 +172,7 @@ def _view(files: Files, layout: Layout, log: Log) -> LogView:
         size = log.size()
         if words.belong_to(log.log_id, log.generation) and offset_of(words.end) <= size:
             return LogView(log, words, offset_of(words.end), size)
-        tail = examine(log, words)
+        tail = tail_of(log, words)
         return LogView(log, words, tail.good, tail.size)
     except CorruptLogError as damage:
         return LogView(log, words, min(damage.offset, size), size, damage)
@@ -181,7 +182,7 @@ def _view(files: Files, layout: Layout, log: Log) -> LogView:
 
 def _log_of(files: Files, layout: Layout, generation: int) -> Log:
     try:
-        return Log(files, layout.log(generation), generation)
+        return open_log(files, layout.log(generation), generation)
     except FileNotFoundError:
         there = ", ".join(map(str, list_generations(files, layout))) or "none"
         raise InvalidOptionError(
@@ -200,26 +201,43 @@ def live_log(files: Files, layout: Layout) -> Log:
         try:
             text = _read(files, layout.pointer, 64)
         except FileNotFoundError:
-            raise _no_pointer(files, layout) from None
+            return _log_without_pointer(files, layout)
         try:
             generation = parse_pointer(files, layout, text)
-            return Log(files, layout.log(generation), generation)
+            return open_log(files, layout.log(generation), generation)
         except (PointerError, FileNotFoundError):
             if _read(files, layout.pointer, 64) == text:
                 raise
     raise PointerError(layout.pointer, f"{layout.pointer} changes faster than it can be followed. Try again.")
 
 
-def _no_pointer(files: Files, layout: Layout) -> NobrokerError:
+def tail_of(log: Log, words: Words) -> Tail:
+    """The end of a log of either version, judged as when the queue is opened.
+
+    Raises:
+        CorruptLogError: acknowledged data are damaged.
+    """
+    return log.tail() if isinstance(log, OldLog) else examine(log, words)
+
+
+def _log_without_pointer(files: Files, layout: Layout) -> Log:
+    """The log of version 1, which wrote no pointer at first.
+
+    Raises:
+        PointerError: there are other logs, but no pointer. InvalidOptionError: there is nothing.
+    """
+    generation = generation_without_pointer(files, layout)
+    if generation is not None:
+        return OldLog(files, layout.log(generation), generation)
     logs = list_generations(files, layout)
     if logs:
-        names = ", ".join(layout.log(generation).name for generation in logs)
-        return PointerError(
+        names = ", ".join(layout.log(number).name for number in logs)
+        raise PointerError(
             layout.pointer,
             f"{layout.pointer} is missing, but there are logs of this queue: {names}. Nothing was changed. If only "
             "one log exists, write its number into the file; otherwise restore the file from a backup.",
         )
-    return InvalidOptionError("name", f"there is no queue {layout.name!r} in {layout.directory}")
+    raise InvalidOptionError("name", f"there is no queue {layout.name!r} in {layout.directory}")
 
 
 def read_words(files: Files, layout: Layout) -> Words:

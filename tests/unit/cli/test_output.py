@@ -20,6 +20,7 @@ def test_json_is_valid_whatever_version_1_has_stored():
     def refuse(name):
         raise AssertionError(name)
 
+    assert json.loads(dumps([float("nan")]), parse_constant=refuse) == ["nan"]
     assert json.loads(dumps(document), parse_constant=refuse) == {
         "a": ["nan", "inf", "-inf"],
         "b": hex(10**5000),

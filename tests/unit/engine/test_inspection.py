@@ -168,11 +168,14 @@ def test_a_pointer_that_moves_on_is_followed(queue_dir):
         log.release()
 
 
-def test_names_are_those_of_pointers_alone(queue_dir):
+def test_names_are_those_of_pointers_and_logs(queue_dir):
     for name in ("b", "a-1", "B2"):
         Queue(queue_dir, name).close()
     (queue_dir / "x.y.current").touch()
     (queue_dir / "emails.current.123.tmp").touch()
+    (queue_dir / "b.lock.000001.log").touch()
+    assert queue_names(queue_dir) == ["B2", "a-1", "b"]
+    (queue_dir / "b.current").unlink()  # whoever looks for queues has to hear of this one
     assert queue_names(queue_dir) == ["B2", "a-1", "b"]
 
 
