@@ -46,7 +46,7 @@ def test_the_members_of_an_object_are_its_bytes(body, expected):
     [b"", b"[]", b'"a"', b"{", b'{"a"}', b'{"a":}', b'{"a":1', b'{"a":1,}', b"{1:2}", b'{"a":1}x', b'{"a":1 "b":2}'],
 )
 def test_what_is_no_object_is_refused(body):
-    with pytest.raises(ValueError, match=r"expected|character|follows|key"):
+    with pytest.raises(ValueError, match=r"(?i)expect|character|follows|key"):
         lax.members(body)
 
 
