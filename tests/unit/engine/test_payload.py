@@ -7,11 +7,13 @@ import enum
 import json
 import math
 import pathlib
+import re
 import uuid
 from collections import OrderedDict, defaultdict
 from typing import Any
 
 import pytest
+from django.utils.safestring import mark_safe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -226,7 +228,7 @@ def test_other_types_are_refused_naming_type_and_path(value):
         (Photo(), "primary key"),
         (QuerySet(), "list of primary keys"),
         (HttpRequest(), "values that the task needs"),
-        (Text("x"), "str(value)"),
+        (Text("x"), "str.__str__(value)"),
         (uuid.uuid4(), "as text"),
         (defaultdict(list), "dict(value)"),
         (Colour.RED, "int(value)"),
@@ -239,11 +241,21 @@ def test_types_that_people_often_pass_come_with_a_next_step(value, hint):
     assert hint in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [mark_safe("<b>"), Text("x"), Number(1), Fraction(1.5), Colour.RED, Word.YES, defaultdict(list), OrderedDict(a=1)],
+)
+def test_whoever_follows_the_hint_for_a_subclass_is_not_refused_again(value):
+    with pytest.raises(SerializationError) as refused:
+        encode_payload(value)
+    advice = re.search(r"pass (\S+\(value\))\)", str(refused.value))[1]
+    assert decode_payload(encode_payload(eval(advice, {"value": value}))) == value
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_lazy_translations_are_refused_with_a_hint_and_never_stored_as_their_repr(queue, depth):
     """C19."""
     from django.utils.functional import lazystr
-    from django.utils.safestring import mark_safe
     from django.utils.text import format_lazy
     from django.utils.translation import gettext_lazy, override
 
@@ -254,7 +266,7 @@ def test_lazy_translations_are_refused_with_a_hint_and_never_stored_as_their_rep
                     queue.enqueue(value if not depth else [value])
                 if not isinstance(value, dict) or "a" in value:
                     assert "lazy translation: pass str(value)" in str(refused.value)
-        with pytest.raises(SerializationError, match=r"pass str\(value\)"):
+        with pytest.raises(SerializationError, match=r"pass str\.__str__\(value\)"):
             queue.enqueue(mark_safe("<b>"))
         assert queue.get(queue.enqueue(str(gettext_lazy("January"))).id).payload == "Januar"
     assert len(queue) == 1
