@@ -27,6 +27,10 @@ class Deadline:
         """Seconds until the deadline, 0.0 when it has passed."""
         return max(0.0, self.started + self.seconds - time.monotonic())
 
+    def renew(self) -> None:
+        """Begin anew: what has been waited for so far does not count."""
+        self.started = time.monotonic()
+
     def passed(self) -> bool:
         """Whether the deadline has been reached."""
         return time.monotonic() - self.started >= self.seconds
