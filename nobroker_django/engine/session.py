@@ -131,7 +131,7 @@ class Session:
 
     def _try_enter(self, deadline: Deadline, after_failed_sync: bool) -> Held | None:
         """One attempt, without waiting for other processes' verbs."""
-        opened = self._open_files()
+        opened = self._open_files(deadline)
         if opened is None:
             return None
         log, lock_file = opened
@@ -149,7 +149,7 @@ class Session:
             return None
         return Held(self, log, lock_file, offset_of(words.end), offset_of(words.synced), words.build)
 
-    def _open_files(self) -> tuple[Log, LockFile] | None:
+    def _open_files(self, deadline: Deadline) -> tuple[Log, LockFile] | None:
         """Open what is not open; create the queue where there is none. ``None``: try again."""
         if self._lock_file is None:
             self.files.make_directory(self.layout.directory, self.dir_mode)
@@ -157,15 +157,15 @@ class Session:
         if self._log is None:
             if self.files.path_identity(self.layout.pointer) is None:
                 if generation_without_pointer(self.files, self.layout) is not None:
-                    self._convert(self._lock_file)
+                    self._convert(self._lock_file, deadline)
                 else:
                     create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode)
                 self._drop_what_moved()
                 return None
-            self._open_live_log()
+            self._open_live_log(deadline)
         return None if self._log is None else (self._log, self._lock_file)
 
-    def _open_live_log(self) -> None:
+    def _open_live_log(self, deadline: Deadline) -> None:
         """Open the pointer and the log that it names; neither, if a compaction came between."""
         try:
             pointer = Descriptor(self.files, self.files.open(self.layout.pointer, os.O_RDONLY))
@@ -181,17 +181,18 @@ class Session:
                 return
             if isinstance(error, UnsupportedVersionError) and error.found == OldLog.version:
                 assert self._lock_file is not None
-                self._convert(self._lock_file)
+                self._convert(self._lock_file, deadline)
                 return
             raise
         self._pointer, self._log, self._entered = pointer, log, False
 
-    def _convert(self, lock_file: LockFile) -> None:
+    def _convert(self, lock_file: LockFile, deadline: Deadline) -> None:
         """The live log is one of version 1: make one of ours of it, unless somebody else is at it. Then look again."""
         self._joined = False  # the lock that is taken for it takes the place of ours
         report = convert(self.files, self.layout, lock_file, now=self.clock(), file_mode=self.file_mode)
         if report is not None:
             self.recovery = report
+            deadline.renew()  # that was work, not waiting
 
     def _still_named(self) -> bool:
         """Whether the paths still name the files that are open here."""
