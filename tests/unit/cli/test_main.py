@@ -1,10 +1,13 @@
 """``python -m nobroker_django``: every command on a directory alone."""
 
+import io
 import json
 
 import pytest
 
 from nobroker_django import JobState, Queue
+from nobroker_django.cli import documents, files
+from nobroker_django.cli.main import main
 
 NASTY = "\x1b]0;owned\x07\r\n2026-01-01 all is well\u202e\u2028"
 
@@ -187,6 +190,21 @@ def test_list_pages_through_more_than_a_page(cli, queue_dir):
     assert len(cli("list", "--limit", "5000").lines) == 1201
 
 
+def test_a_reader_that_goes_away_ends_the_work(queue_dir, monkeypatch):
+    """``| head`` on a long log: what nobody reads is not looked up."""
+    with Queue(queue_dir, fsync=False) as queue:
+        queue.enqueue_many(range(50))
+    made = []
+    for module, name in ((documents, "job_line"), (documents, "dead_letter_line"), (files, "record_line")):
+        monkeypatch.setattr(module, name, lambda *args: made.append(args) or "a line")
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr("sys.stdout", stream)
+    for command in ("list", "inspect"):
+        assert main(["-d", str(queue_dir), command]) == 0
+    assert len(made) == 2
+
+
 def test_queues_are_all_that_are_there_unless_one_is_named(cli, queue_dir):
     for name in ("b", "a-b", "b-1"):
         with Queue(queue_dir, name) as queue:
@@ -312,6 +330,7 @@ def test_recover_ends_with_3_when_something_is_damaged_and_changes_nothing(cli, 
 def test_damage_in_the_last_write_ends_every_command_with_3(cli, queue_dir, command):
     with Queue(queue_dir) as queue:
         queue.enqueue("x" * 50)
+        queue.stats()  # so that there is a projection, which knows nothing of the damage
         log = queue.path
     data = bytearray(log.read_bytes())
     data[-40] ^= 1

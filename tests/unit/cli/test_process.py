@@ -171,7 +171,6 @@ def test_output_that_cannot_be_encoded_is_escaped(queue_dir):
     assert r'{"name": "\xe9\U0001f600"}' in done.stdout
 
 
-@pytest.mark.contract("WORK-01")
 def test_a_signal_ends_work_after_the_running_job(queue_dir, tmp_path):
     (tmp_path / "jobs.py").write_text(
         "import pathlib, time\n"

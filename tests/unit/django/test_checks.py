@@ -13,6 +13,7 @@ from nobroker_django.management.commands.nobroker_work import Command as Work
 from nobroker_django.mounts import Mount
 from nobroker_django.registry import unregister
 
+pytestmark = pytest.mark.contract("DJ-10")
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
 
 

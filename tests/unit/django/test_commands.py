@@ -98,6 +98,7 @@ def test_wrong_settings_are_refused_with_a_sentence(command, settings):
     assert "NOBROKER has no key 'QUEUE'" in refused(command, code=1)
 
 
+@pytest.mark.contract("DJ-09")
 def test_dlq_lists_one_dead_letter_a_line_whatever_it_holds():
     first = make_dead("first\r\n2026-01-01 INFO all is well\x1b[2J\u202e")
     second = make_dead("second", "emails")
@@ -149,6 +150,7 @@ def test_dlq_names_the_ids_that_are_no_dead_letters_and_requeues_the_others():
     assert get_queue().get(dead).state is JobState.READY
 
 
+@pytest.mark.contract("DJ-09")
 def test_dlq_requeues_all_after_asking(monkeypatch):
     for _ in range(3):
         make_dead()
@@ -198,6 +200,7 @@ def test_compact_drops_finished_jobs_past_their_retention(settings):
     kept.refresh()
 
 
+@pytest.mark.contract("DJ-09")
 def test_a_damaged_log_ends_with_its_own_exit_code():
     add.enqueue(1)
     log = get_queue().path
@@ -428,6 +431,7 @@ def test_recover_ends_with_3_and_leaves_running_leases_alone():
     assert log.read_bytes() == data
 
 
+@pytest.mark.contract("DJ-09")
 def test_purge_asks_about_each_queue_by_name(monkeypatch):
     add.enqueue(1)
     send.enqueue("x")
