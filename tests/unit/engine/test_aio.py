@@ -221,6 +221,22 @@ def test_closing_waits_for_the_calls_under_way(queue_dir):
         assert [job.payload for job in reopened.list_jobs()] == ["x"]
 
 
+def test_closing_waits_for_calls_that_were_made_but_have_no_thread_yet(queue_dir):
+    async def main() -> None:
+        queue = await AsyncQueue.open(queue_dir)
+        end = threading.Event()
+        for _ in range(offloop.POOL_THREADS):
+            queue._threads.submit(end.wait, adding=True)
+        adding = asyncio.create_task(queue.enqueue("x"))
+        await ticks(5)
+        closing = asyncio.create_task(queue.close())
+        asyncio.get_running_loop().call_later(0.2, end.set)
+        assert (await adding).payload == "x"
+        await closing
+
+    run(main())
+
+
 def test_closing_ends_the_waiting_of_those_who_wait_for_a_job(queue_dir):
     async def main() -> None:
         queue = await AsyncQueue.open(queue_dir)
