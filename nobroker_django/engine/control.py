@@ -77,7 +77,7 @@ class Words(NamedTuple):
     poisoned: int
     build: int
     clean: int
-    damaged: int
+    damaged: int = 0
 
     def belong_to(self, log_id: int, generation: int) -> bool:
         """Whether these words speak of the log with this id and generation."""

@@ -98,11 +98,10 @@ class Promise:
         target = log.position(self.end)
         deadline = Deadline(session.lock_timeout)
         while True:
-            if session.syncs.try_lock(log):
-                try:
+            taken = session.syncs.try_lock(log)
+            if taken is not None:
+                with taken:
                     live = session.syncs.sync_if_sound(log, self.lock_file, target)
-                finally:
-                    session.syncs.unlock(log)
                 if live is not None:
                     self.here = live == log.generation
                     return

@@ -20,6 +20,7 @@ class Held:
     """The log's lock is held: the live log, the lock file, and where things stand (bytes)."""
 
     session: Session
+    serial: int
     log: Log
     lock_file: LockFile
     end: int
@@ -31,6 +32,9 @@ class Held:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.session.unlock(self)
+
+    def __del__(self) -> None:
+        self.session.unlock(self)  # a signal handler raised before the ``with`` block had begun
 
     def append(self, data: bytes, last: int) -> int:
         """Append one write and publish it; returns the offset where it begins.

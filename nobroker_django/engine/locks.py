@@ -10,6 +10,7 @@ would) and opens its own when it needs them.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -65,37 +66,37 @@ class Descriptor:
 
 
 class OwnedMutex:
-    """A lock among threads that refuses to be taken twice by the same one, instead of waiting for ever.
+    """A lock among threads that knows its owner, and refuses to be taken twice by it instead of waiting for ever.
 
-    The only way to that is a signal handler or a finaliser that runs in the middle of a call of its own thread.
+    The only way to a second taking is a signal handler or a finaliser that runs in the middle of a call of its own
+    thread. Such a handler may also raise, after any call of a Python function and at the beginning of one: so ``lock``
+    is used directly, its methods are C functions, and ``let_go`` asks no question first.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = 0
+        self.lock = threading.RLock()
 
-    def acquire(self) -> None:
-        """Take it, waiting for other threads.
+    def owned(self) -> bool:
+        """Whether this thread has it."""
+        return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def refuse_reentry(self) -> None:
+        """To be asked before the lock is taken.
 
         Raises:
             ReentrantCallError: this thread has it.
         """
-        me = threading.get_ident()
-        if self._owner == me:
-            raise ReentrantCallError
-        self._lock.acquire()
-        self._owner = me
+        if self.owned():
+            gc.collect()  # a call that a handler's exception ended may have left its guard in a cycle
+            if self.owned():
+                raise ReentrantCallError
 
-    def release(self) -> None:
-        """Let it go."""
-        self._owner = 0
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self.release()
+    def let_go(self) -> None:
+        """Release it, if this thread has it."""
+        try:
+            self.lock.release()
+        except RuntimeError:
+            pass  # not ours
 
 
 class Forkable(Protocol):

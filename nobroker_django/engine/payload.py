@@ -225,7 +225,9 @@ def _hint(kind: type) -> str:
         return " (pass a list of primary keys)"
     if "HttpRequest" in names:
         return " (pass the values that the task needs)"
-    for base in (str, int, float, dict, list, tuple):
+    if issubclass(kind, str):
+        return " (a subclass of str, such as a SafeString: pass str.__str__(value))"
+    for base in (int, float, dict, list, tuple):
         if issubclass(kind, base):
             return f" (a subclass of {base.__name__}: pass {base.__name__}(value))"
     if kind.__name__ in ("datetime", "date", "time", "UUID", "Decimal", "Path", "PosixPath"):

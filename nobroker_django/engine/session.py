@@ -70,6 +70,7 @@ class Session:
         self.syncs = SyncLock(self.files, self.layout)
         self.long_work = LongWork(self.files)
         self._mutex = OwnedMutex()
+        self._serial = self._active = 0  # number of the last holding of the log's lock, and of the one that lasts
         self._lock_file: LockFile | None = None
         self._pointer: Descriptor | None = None
         self._log: Log | None = None
@@ -91,31 +92,35 @@ class Session:
         return self._acquire(deadline or Deadline(self.lock_timeout), after_failed_sync)
 
     def unlock(self, held: Held) -> None:
-        """Let the log's lock go."""
+        """Let the log's lock go; again: nothing."""
+        if self._active != held.serial or not self._mutex.owned():
+            return
         try:
             self.files.funlock(held.log.fd)
         except OSError as error:
             logger.warning("could not unlock %s (%s): closing it, which lets the lock go", held.log.path, error)
             self._drop_log()
-        finally:
-            self._mutex.release()
+        self._active = 0
+        self._mutex.lock.release()
 
     def _acquire(self, deadline: Deadline, after_failed_sync: bool) -> Held:
         while True:
-            self._mutex.acquire()
+            self._mutex.refuse_reentry()
+            self.syncs.refuse_reentry()
             held = None
             try:
-                if self._closed:
-                    raise self._closed_error()
-                held = self._try_enter(deadline, after_failed_sync)
-                if held is not None:
-                    return held
+                if self._mutex.lock.acquire(timeout=max(deadline.left(), POLL_SECONDS)):
+                    if self._closed:
+                        raise self._closed_error()
+                    held = self._try_enter(deadline, after_failed_sync)
+                    if held is not None:
+                        return held
             except OSError as error:
                 path = getattr(error, "filename", None) or self.layout.directory
                 raise StorageError("open the queue in", path, error) from error
             finally:
                 if held is None:
-                    self._mutex.release()
+                    self._mutex.let_go()
             if deadline.passed():
                 raise LockTimeoutError(
                     f"the lock of {self.layout.name!r} in {self.layout.directory} was not free within "
@@ -147,7 +152,8 @@ class Session:
                 self._drop_what_moved()
         if words is None:
             return None
-        return Held(self, log, lock_file, offset_of(words.end), offset_of(words.synced), words.build)
+        self._serial = self._active = self._serial + 1
+        return Held(self, self._serial, log, lock_file, offset_of(words.end), offset_of(words.synced), words.build)
 
     def _open_files(self, deadline: Deadline) -> tuple[Log, LockFile] | None:
         """Open what is not open; create the queue where there is none. ``None``: try again."""
@@ -303,7 +309,7 @@ class Session:
         Raises:
             StorageError, LockTimeoutError: the files are closed all the same.
         """
-        with self._mutex:
+        with self._mutex.lock:
             if self._closed:
                 return
             joined = self._joined
@@ -318,7 +324,7 @@ class Session:
 
     def abandon(self) -> None:
         """Close the files without leaving in order: of a session that could not be opened, or not be left."""
-        with self._mutex:
+        with self._mutex.lock:
             self._closed = True
             self._drop_log()
             if self._lock_file is not None:
@@ -347,7 +353,7 @@ class Session:
         Raises:
             QueueClosedError: the session is closed.
         """
-        with self._mutex:
+        with self._mutex.lock:
             if self._closed:
                 raise self._closed_error()
             try:
@@ -359,13 +365,14 @@ class Session:
 
     def before_fork(self) -> None:
         """Wait until no other thread is in the middle of a call."""
-        self._mutex.acquire()
+        self._mutex.refuse_reentry()
+        self._mutex.lock.acquire()
         self.syncs.before_fork()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
         self.syncs.after_fork_in_parent()
-        self._mutex.release()
+        self._mutex.let_go()
 
     def after_fork_in_child(self) -> None:
         """Close the inherited descriptors; touch neither their locks nor the projection."""

@@ -6,9 +6,7 @@ left unfinished: after a failed one, the next would succeed and prove nothing.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
 
 from .clock import Deadline, sleep
 from .control import generation_of
@@ -16,9 +14,43 @@ from .errors import LockTimeoutError, OutcomeUnknownError
 from .files import Files
 from .generations import Layout
 from .lockfile import LockFile
+from .locks import OwnedMutex
 from .log import Log
 
+logger = logging.getLogger("nobroker_django")
 _POLL_SECONDS = 0.0002
+
+
+class Taken:
+    """The sync lock, held until the end of the ``with`` block (or until this object is gone)."""
+
+    _sync_lock: SyncLock | None = None
+
+    def __init__(self, sync_lock: SyncLock, log: Log) -> None:
+        self._sync_lock = sync_lock
+        self._log = log
+        sync_lock.active = self
+
+    def __enter__(self) -> None:
+        """Nothing to do: it is held already."""
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let it go; again: nothing."""
+        sync_lock = self._sync_lock
+        if sync_lock is None or sync_lock.active is not self or not sync_lock.mutex.owned():
+            return
+        try:
+            self._log.sync_unlock()
+        except OSError as error:  # closed meanwhile, which lets it go as well
+            logger.warning("could not unlock the sync lock of %s: %s", self._log.path, error)
+        sync_lock.active = None
+        sync_lock.mutex.lock.release()
 
 
 class SyncLock:
@@ -27,16 +59,19 @@ class SyncLock:
     def __init__(self, files: Files, layout: Layout) -> None:
         self._files = files
         self._layout = layout
-        self._mutex = threading.Lock()
+        self.mutex = OwnedMutex()
+        self.active: Taken | None = None
 
-    @contextmanager
-    def locked(self, log: Log, deadline: Deadline) -> Iterator[None]:
-        """Hold the lock that every sync of the log needs, waiting for it.
+    def locked(self, log: Log, deadline: Deadline) -> Taken:
+        """Take the lock that every sync of the log needs, waiting for it. Use it in ``with``.
 
         Raises:
             LockTimeoutError: it was not free in time.
         """
-        while not self.try_lock(log):
+        while True:
+            taken = self.try_lock(log)
+            if taken is not None:
+                return taken
             if deadline.passed():
                 raise LockTimeoutError(
                     f"a sync of {log.path} by another process did not end within {deadline.seconds:g} s; try again",
@@ -44,29 +79,23 @@ class SyncLock:
                     seconds=deadline.seconds,
                 )
             sleep(_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            self.unlock(log)
 
-    def try_lock(self, log: Log) -> bool:
-        """Try it, for this thread of this process; whether it was had."""
-        if not self._mutex.acquire(blocking=False):
-            return False
-        got = False
-        try:
-            got = log.try_sync_lock()
-        finally:
-            if not got:
-                self._mutex.release()
-        return got
+    def refuse_reentry(self) -> None:
+        """Raises ``ReentrantCallError`` in a signal handler that interrupted a sync of its own thread."""
+        self.mutex.refuse_reentry()
 
-    def unlock(self, log: Log) -> None:
-        """Let it go."""
+    def try_lock(self, log: Log) -> Taken | None:
+        """Try it, for this thread of this process; ``None`` when somebody else has it."""
+        if self.mutex.owned():
+            return None
+        taken = None
         try:
-            log.sync_unlock()
+            if self.mutex.lock.acquire(blocking=False) and log.try_sync_lock():
+                taken = Taken(self, log)
+            return taken
         finally:
-            self._mutex.release()
+            if taken is None:
+                self.mutex.let_go()
 
     def sync(self, log: Log, lock_file: LockFile, goal: int) -> None:
         """Sync up to ``goal``, the published end. The caller holds the sync lock and has found no poison.
@@ -109,9 +138,9 @@ class SyncLock:
         return log.generation
 
     def before_fork(self) -> None:
-        """Let no thread be in the middle of a sync."""
-        self._mutex.acquire()
+        """Let no other thread be in the middle of a sync."""
+        self.mutex.lock.acquire()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        self._mutex.release()
+        self.mutex.let_go()
