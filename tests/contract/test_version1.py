@@ -19,7 +19,9 @@ from nobroker_django import (
     NotLeasedError,
     Queue,
 )
+from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.errors import PointerError, StorageError, UnsupportedVersionError
+from nobroker_django.engine.files import Files
 from tests.support import version1
 from tests.support.faulty import ALL, Dying, Failing
 from tests.support.powercut import Disk, TraceFiles, write_image
@@ -379,6 +381,18 @@ def test_while_version_1_is_in_the_middle_of_a_call_nothing_is_converted(open_qu
     assert files_of(directory) == before
     finish(holder)
     assert jobs_of(open_queue(directory)) == jobs
+
+
+def test_a_conversion_may_take_longer_than_the_lock_timeout(open_queue, written):
+    directory, jobs, _ = written
+
+    class Slow(Files):
+        def rename(self, source, target):
+            wait_until(Deadline(0.5).passed, "the end of the patience")
+            super().rename(source, target)
+
+    queue = open_queue(directory, files=Slow(), lock_timeout=0.5)
+    assert jobs_of(queue) == jobs
 
 
 def test_of_many_who_open_it_at_once_one_converts(fast_dir, clock):
