@@ -443,7 +443,13 @@ def test_adding_work_never_waits_behind_verbs_that_decide(queue_dir):
 # --- waiting for a job
 
 
-def test_those_who_wait_are_served_in_the_order_in_which_they_came(queue_dir):
+@pytest.fixture
+def only_news(monkeypatch):
+    """Nobody looks again just because a second has passed: what is noticed was noticed by what has changed."""
+    monkeypatch.setattr(offloop, "LONGEST_WAIT_SECONDS", 3600.0)
+
+
+def test_those_who_wait_are_served_in_the_order_in_which_they_came(queue_dir, only_news):
     async def main() -> None:
         async with AsyncQueue(queue_dir) as queue:
             served: list[tuple[int, Any]] = []
@@ -463,7 +469,7 @@ def test_those_who_wait_are_served_in_the_order_in_which_they_came(queue_dir):
     run(main())
 
 
-def test_one_write_of_many_jobs_serves_all_who_wait(queue_dir):
+def test_one_write_of_many_jobs_serves_all_who_wait(queue_dir, only_news):
     async def main() -> None:
         async with AsyncQueue(queue_dir) as queue:
             waiting = [asyncio.create_task(queue.lease(2, timeout=PATIENCE)) for _ in range(10)]
@@ -475,7 +481,9 @@ def test_one_write_of_many_jobs_serves_all_who_wait(queue_dir):
     run(main())
 
 
-def test_a_waiting_call_gets_a_delayed_job_when_its_time_comes_and_one_whose_lease_ran_out(queue_dir, clock):
+def test_a_waiting_call_gets_a_delayed_job_when_its_time_comes_and_one_whose_lease_ran_out(
+    queue_dir, clock, only_news
+):
     async def main() -> None:
         async with AsyncQueue(queue_dir, clock=clock, backoff=BackoffPolicy(base=0)) as queue:
             await queue.enqueue("later", delay=50)
@@ -501,7 +509,7 @@ def test_waiting_ends_with_nothing_when_the_time_is_over_and_looks_once_more(que
     run(main())
 
 
-def test_a_failure_reaches_the_one_who_is_served_and_the_next_is_served_well(queue_dir):
+def test_a_failure_reaches_the_one_who_is_served_and_the_next_is_served_well(queue_dir, only_news):
     files = FailingFiles(lambda call: call.name == "write", OSError(5, "I/O error"))
     files.armed = False
 
