@@ -176,14 +176,16 @@ def test_the_history_of_errors_comes_along(open_queue, fast_dir, clock):
 
 def test_new_work_comes_behind_the_old_and_dead_letters_can_be_requeued(open_queue, fast_dir, clock):
     with opened(fast_dir, clock) as old:
+        old.enqueue_many(["much, and gone"] * 100)
+        old.purge()
         old.enqueue_many(range(5))
         old.enqueue("dead", job_id="dead", max_attempts=1, priority=1)
         old.nack(old.lease_one())
     queue = open_queue(fast_dir)
-    total = queue.stats().enqueued_total
-    assert total == 6
+    assert queue.stats().enqueued_total == 106
     queue.enqueue("new")
-    assert queue.stats().enqueued_total == 7
+    assert queue.stats().enqueued_total == 107
+    assert queue.list_jobs()[-1].payload == "new"
     assert queue.requeue_dead() == 1
     assert [job.payload for job in iter(queue.lease_one, None)] == ["dead", 0, 1, 2, 3, 4, "new"]
 
@@ -512,6 +514,29 @@ def test_damage_before_intact_records_is_refused_by_writers_and_readers(open_que
                 assert refused.value.path == str(log)
                 assert refused.value.offset == begin
                 assert files_of(fast_dir) == before
+
+
+@pytest.mark.contract("LOG-07")
+@pytest.mark.parametrize("where", ["in the middle", "at the end"])
+def test_a_sector_of_zeros_is_a_torn_tail_only_where_nothing_follows(open_queue, fast_dir, clock, where):
+    with opened(fast_dir, clock) as old:
+        for n in range(30):
+            old.enqueue("x" * 100, job_id=f"job-{n}")
+    log = fast_dir / "default.000000.log"
+    data = log.read_bytes()
+    ends = boundaries(data)
+    begin = (len(data) // 1024 if where == "in the middle" else len(data) // 512) * 512
+    log.write_bytes(data[:begin] + bytes(len(data[begin : begin + 512])) + data[begin + 512 :])
+    whole = max(end for end in ends if end <= begin)
+    if where == "in the middle":
+        for read_only in (True, False):
+            with pytest.raises(CorruptLogError, match="intact records follow") as refused:
+                open_queue(fast_dir, read_only=read_only)
+            assert refused.value.offset == whole
+        return
+    queue = open_queue(fast_dir)
+    assert len(queue) == ends.index(whole)
+    assert queue.recovery.offset == whole
 
 
 @pytest.mark.contract("LOG-07")
