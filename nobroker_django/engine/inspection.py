@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from .clock import sleep
 from .control import MISSING, Control, Words, offset_of
 from .errors import CorruptLogError, InvalidOptionError, PointerError, StorageError
 from .files import Files
@@ -27,6 +28,7 @@ from .records import RecordType
 from .recovery import Tail, examine
 
 _LOOKS = 3
+_PAUSE_SECONDS = 0.02
 _FILE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.(?:current|[0-9]{6,}\.log)")
 
 
@@ -168,8 +170,14 @@ def open_view(directory: str | os.PathLike[str], name: str, generation: int | No
 
 def _view(files: Files, layout: Layout, log: Log) -> LogView:
     try:
-        words = read_words(files, layout)
-        size = log.size()
+        for look in range(_LOOKS):  # a write that is under way is waited for, shortly
+            if look:
+                sleep(_PAUSE_SECONDS)
+            size = log.size()
+            words = read_words(files, layout)
+            if not words.belong_to(log.log_id, log.generation) or size <= offset_of(words.end):
+                break
+        size = max(size, min(log.size(), offset_of(words.end)))
         if words.belong_to(log.log_id, log.generation) and offset_of(words.end) <= size:
             return LogView(log, words, offset_of(words.end), size)
         tail = tail_of(log, words)

@@ -176,11 +176,17 @@ def test_files_of_somebody_else(directory, monkeypatch):
     assert "default.lock" in text()
 
 
-def test_what_the_system_says_is_asked_for_the_effective_user(directory, monkeypatch):
+def test_the_system_is_asked_about_the_effective_user(directory, monkeypatch):
     asked = []
-    monkeypatch.setattr("os.access", lambda *args, **kwargs: asked.append((args, kwargs)) or False)
+
+    def access(path, rights, *, effective_ids=False):
+        asked.append((path, rights, effective_ids))
+        return False
+
+    monkeypatch.setattr("os.access", access)
+    monkeypatch.setattr("os.supports_effective_ids", {access})
     assert checks._may(directory, 7) is False
-    assert asked[0][0] == (directory, 7)
+    assert asked == [(directory, 7, True)]
 
 
 def test_a_network_file_system(monkeypatch):
@@ -231,6 +237,8 @@ def test_files_open_to_others_are_named(directory):
     log = directory / "default.000001.log"
     log.chmod(0o644)
     assert "files in it (default.000001.log)" in text()
+    directory.chmod(0o704)  # its names can be read, its files not
+    assert "default.000001.log" not in text()
     directory.chmod(0o700)
     assert found() == []
 
@@ -306,13 +314,13 @@ def test_they_can_be_silenced(change, settings):
 
 
 def test_a_worker_checks_when_it_starts_but_imports_no_tasks(change, monkeypatch):
-    def discover():
-        raise AssertionError("the supervisor imported tasks")
-
-    monkeypatch.setattr("nobroker_django.discovery.discover", discover)
+    imported = []
+    monkeypatch.setattr("nobroker_django.discovery.discover", lambda: imported.append("tasks"))
     Work().check()
     change(RETENTION=-1)
     with pytest.raises(CommandError, match=r"nobroker\.E001"):
         Work().check()
+    assert imported == []
     change(RETENTION=1)
-    assert found() == ["W007"]
+    assert found() == []
+    assert imported == ["tasks"]

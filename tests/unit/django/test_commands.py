@@ -6,6 +6,7 @@ import time
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
 from nobroker_django import JobState, Queue
 from nobroker_django.execution import execute
@@ -354,6 +355,12 @@ def test_options_of_enqueue_reach_the_job():
     assert again["created"] is False
     assert get_queue().stats().total == 1
     assert run_json("nobroker_enqueue", send.name, "--args", '["x"]')["queue"] == "emails"
+
+
+@pytest.mark.django_db
+def test_a_job_by_hand_waits_for_no_commit():
+    with transaction.atomic():
+        assert get_queue().get(run("nobroker_enqueue", add.name, "--args", "[1]").strip()).state is JobState.READY
 
 
 @pytest.mark.parametrize(
