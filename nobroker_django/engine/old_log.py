@@ -15,7 +15,7 @@ from typing import ClassVar
 from . import version1
 from .errors import CorruptLogError, UnsupportedVersionError
 from .files import Files
-from .framing import HEADER_BYTES, Frame, FrameDamage, decode_header
+from .framing import HEADER_BYTES, VERSION, Frame, FrameDamage, decode_header
 from .generations import Layout, list_generations
 from .log import FIRST_OFFSET, Log
 from .records import Dead, Failure, Note, Record, Snapshot
@@ -47,7 +47,7 @@ class OldLog(Log):
         try:
             version, generation = decode_header(self.files.pread(self.fd, HEADER_BYTES, 0))
             if version != self.version:
-                raise UnsupportedVersionError(self.path, version, self.version)
+                raise UnsupportedVersionError(self.path, version, VERSION)
             if generation != self.generation:
                 raise FrameDamage(10, f"the header says generation {generation}, the file name {self.generation}")
         except FrameDamage as damage:
@@ -104,6 +104,9 @@ def generation_without_pointer(files: Files, layout: Layout) -> int | None:
 
     Version 1 wrote no pointer before its first compaction. When that one was interrupted there is a second log, which
     holds nothing but jobs of the first.
+
+    Raises:
+        CorruptLogError: a lone generation 0 has a damaged header, or one of a version that is not known.
     """
     logs = list_generations(files, layout)
     if logs not in ([0], [0, 1]):
@@ -112,8 +115,16 @@ def generation_without_pointer(files: Files, layout: Layout) -> int | None:
     try:
         opened.extend(OldLog(files, layout.log(generation), generation) for generation in logs)
         return 0 if len(opened) == 1 or _is_copy(opened[1], opened[0]) else None
-    except (CorruptLogError, FileNotFoundError):
+    except UnsupportedVersionError as error:
+        if error.found == VERSION or len(logs) > 1:
+            return None
+        raise
+    except FileNotFoundError:
         return None
+    except CorruptLogError:
+        if len(logs) > 1:
+            return None
+        raise
     finally:
         for log in opened:
             log.release()
