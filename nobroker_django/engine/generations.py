@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .control import MAX_GENERATION
-from .errors import InvalidOptionError, PointerError, UnsupportedVersionError
+from .errors import InvalidOptionError, PointerError
 from .files import Files, write_all
-from .framing import HEADER_BYTES, VERSION, FrameDamage, decode_header, iter_frames
+from .framing import HEADER_BYTES, FrameDamage, decode_header, iter_frames
 from .options import shown
 from .records import RecordType
 
@@ -103,15 +103,12 @@ def may_create(files: Files, layout: Layout) -> bool:
 
     Raises:
         PointerError: the pointer is missing beside existing logs.
-        UnsupportedVersionError: a lone generation 0, which version 1 wrote without a pointer.
     """
     logs = list_generations(files, layout)
     if not logs or (logs == [1] and _is_unfinished_creation(files, layout)):
         return True
     if files.path_identity(layout.pointer) is not None:
         return False
-    if logs == [0]:
-        raise UnsupportedVersionError(layout.log(0), 1, VERSION)
     raise PointerError(layout.pointer, _missing(layout, logs))
 
 
