@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .decorators import task
+    from .engine.aio import AsyncQueue
     from .engine.backoff import BackoffPolicy
     from .engine.compaction import CompactionResult
     from .engine.errors import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "task": "decorators",
+    "AsyncQueue": "engine.aio",
     "JobResult": "results",
     "BackoffPolicy": "engine.backoff",
     "CompactionResult": "engine.compaction",
@@ -71,6 +73,7 @@ _HOME = {
 
 __all__ = [
     "AlreadyDoneError",
+    "AsyncQueue",
     "BackoffPolicy",
     "CompactionError",
     "CompactionResult",

@@ -82,7 +82,7 @@ def enqueue_all(task: Task[Any, R], calls: Sequence[Arguments]) -> list[JobResul
             result._refused(error)
 
     transactions.write_after_commit(write_all, refuse_all, job_ids=tuple(job_ids), database=write.database)
-    return results
+    return list(results)  # the caller may change its list; the commit needs ours
 
 
 class _Write:

@@ -6,6 +6,7 @@ the log, never an exception for the caller. Time limits, leases and threads belo
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import inspect
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from asgiref.sync import async_to_sync
+from django.core.cache import caches
 from django.db import close_old_connections
 
 from . import conf, payloads, registry
@@ -167,6 +169,15 @@ def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
 
 
 def _run(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
+    """Call the function, in context variables of its own: language, time zone and the like end with the job."""
+    context = contextvars.Context()
+    try:
+        return context.run(_call, task, call)
+    finally:
+        context.run(caches.close_all)  # Django keeps its cache connections in context variables too
+
+
+def _call(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
     if inspect.iscoroutinefunction(task.function):
         return async_to_sync(task.function)(*call.args, **call.kwargs)
     return task.function(*call.args, **call.kwargs)

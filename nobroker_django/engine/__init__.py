@@ -9,5 +9,6 @@ Reading order, which is also the order of the imports:
 * replayed state: ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
   ``durability``, ``read_view``
-* verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``worker``
+* verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then
+  ``offloop``, ``aio``, ``worker``
 """

@@ -149,3 +149,4 @@ class ForkGuard:
 
 
 fork_guard = ForkGuard()
+leaked: list[object] = []  # what a forked child inherited and must neither use nor finalise

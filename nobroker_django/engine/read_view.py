@@ -9,7 +9,6 @@ Only a large projection that is behind answers as it is, and the look says by ho
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from .errors import PointerError, QueueClosedError, StorageError
 from .files import Files
 from .framing import FrameDamage
 from .generations import Layout, list_generations, parse_pointer
+from .locks import OwnedMutex, fork_guard, leaked
 from .log import Log
 from .old_log import OldLog, generation_without_pointer, open_log
 from .projection import Projection
@@ -57,10 +57,11 @@ class ReadView:
         self.layout = layout
         self._files = files
         self._clock = clock
-        self._mutex = threading.Lock()
+        self._mutex = OwnedMutex()
         self._closed = False
         self._log: Log | None = None
         self._private: Projection | None = None
+        fork_guard.add(self)
         try:
             self.look(lambda look: None)
         except BaseException:
@@ -74,7 +75,8 @@ class ReadView:
             PointerError: there is no such queue. CorruptLogError: acknowledged data are damaged.
             StorageError: a file cannot be read. QueueClosedError: this object was closed.
         """
-        with self._mutex:
+        self._mutex.refuse_reentry()
+        with self._mutex.lock:
             if self._closed:
                 raise QueueClosedError(f"queue {self.layout.name!r} is closed; the call did nothing")
             for _ in range(_ATTEMPTS):
@@ -90,9 +92,24 @@ class ReadView:
 
     def close(self) -> None:
         """Close what is open; the object cannot be used afterwards."""
-        with self._mutex:
+        with self._mutex.lock:
             self._closed = True
             self._drop()
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is looking."""
+        self._mutex.refuse_reentry()
+        self._mutex.lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._mutex.let_go()
+
+    def after_fork_in_child(self) -> None:
+        """Give up what was inherited, without touching the parent's connection."""
+        leaked.append(self._private)
+        self._log = self._private = None
+        self._mutex = OwnedMutex()
 
     @property
     def log_path(self) -> str:

@@ -36,7 +36,7 @@ from .files import Files
 from .generations import Layout, parse_pointer, sweep_temporaries
 from .held import Held
 from .lockfile import LockFile, LongWork, open_lock_file
-from .locks import Descriptor, OwnedMutex, fork_guard
+from .locks import Descriptor, OwnedMutex, fork_guard, leaked
 from .log import Log
 from .old_log import OldLog, generation_without_pointer
 from .recovery import RecoveryReport, check_whole, secure
@@ -44,7 +44,6 @@ from .syncing import SyncLock
 
 POLL_SECONDS = 0.0002
 logger = logging.getLogger("nobroker_django")
-_leaked: list[object] = []  # what a forked child inherited and must neither use nor finalise
 
 
 class Session:
@@ -376,7 +375,7 @@ class Session:
 
     def after_fork_in_child(self) -> None:
         """Close the inherited descriptors; touch neither their locks nor the projection."""
-        _leaked.append(self.cache.give_up())
+        leaked.append(self.cache.give_up())
         inherited = (
             self._log.descriptor if self._log else None,
             self._pointer,

@@ -54,6 +54,8 @@ ENGINE_ORDER = [
     "looking",
     "compaction",
     "queue",
+    "offloop",
+    "aio",
     "worker",
 ]
 

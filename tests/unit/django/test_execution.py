@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import contextvars
 import sys
 
 import pytest
 from django.db import connections
+from django.utils import timezone, translation
 from django.utils.translation import gettext_lazy
 
 from nobroker_django import BackoffPolicy, JobState, SerializationError, StorageError, registry, task
@@ -54,6 +56,28 @@ def test_a_coroutine_function_is_run_to_its_end(make):
     make(work).enqueue(1)
     job, _ = deliver()
     assert get_queue().get(job.id).result == 2
+
+
+def test_what_a_job_sets_for_itself_does_not_reach_the_next_one(make):
+    """C48: language, time zone, context variables."""
+    variable = contextvars.ContextVar("variable", default="unset")
+
+    def leak():
+        translation.activate("de")
+        timezone.activate("Asia/Tokyo")
+        variable.set("set")
+        raise ValueError
+
+    def look():
+        return [translation.get_language(), timezone.get_current_timezone_name(), variable.get()]
+
+    before = look()
+    make(leak, name="leaking").enqueue()
+    deliver()
+    result = make(look, name="looking").using(priority=1).enqueue()
+    deliver()
+    result.refresh()
+    assert result.return_value == before
 
 
 def test_a_task_may_run_an_event_loop_of_its_own(make):
