@@ -612,6 +612,27 @@ def test_a_lost_pointer_of_version_1_is_not_taken_for_one_that_never_was(open_qu
         assert files_of(fast_dir) == before
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(
+    ("begins", "error", "says"),
+    [
+        (version1.header(0, 3), UnsupportedVersionError, "version 3.*version 2"),
+        (version1.header(0, 2), PointerError, "default.current"),
+        (version1.header(1, 1), CorruptLogError, "generation 1, the file name 0"),
+        (b"nobroker" + version1.header(0, 1)[8:], CorruptLogError, "not a nobroker log"),
+        (b"NOBROKER", CorruptLogError, "8 of 16 bytes"),
+    ],
+)
+def test_a_lone_log_that_is_none_of_version_1_is_called_what_it_is(
+    open_queue, fast_dir, begins, error, says, read_only
+):
+    write_log(fast_dir, []).write_bytes(begins)
+    before = files_of(fast_dir)
+    with pytest.raises(error, match=says):
+        open_queue(fast_dir, read_only=read_only)
+    assert {name: data for name, data in files_of(fast_dir).items() if not name.endswith(".lock")} == before
+
+
 @pytest.mark.parametrize("version", [0, 3, 4, 65535])
 def test_another_version_than_1_and_2_is_refused_by_name_and_nothing_is_written(open_queue, fast_dir, version):
     with open_queue(fast_dir) as queue:
