@@ -20,8 +20,9 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import SimpleTemplateResponse, TemplateResponse
+from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from .admin_support import records, showing
@@ -69,10 +70,13 @@ class QueueAdmin(JobModelAdmin):
     search_fields = ("key",)
     search_help_text = "A job's id, or the beginning of an id or of a task's name."
     fieldsets = (
-        (None, {"fields": ("whole_id", "queue_name", "task_name", "state_name", "priority", "attempts_of")}),
+        (None, {"fields": ("whole_id", ("queue_name", "task_name"), ("state_name", "attempts_of", "priority"))}),
         ("Call", {"fields": ("payload", "meta")}),
         ("Outcome", {"fields": ("result", "error_history")}),
-        ("Times", {"fields": ("enqueued_exactly", "due", "lease_until", "finished", "kept_until", "lease_length")}),
+        (
+            "Times",
+            {"fields": (("enqueued_exactly", "due"), ("lease_until", "lease_length"), ("finished", "kept_until"))},
+        ),
         ("In the log", {"fields": ("seq", "place", "token")}),
     )
     readonly_fields = tuple(flatten_fieldsets(fieldsets))
@@ -122,12 +126,11 @@ class QueueAdmin(JobModelAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Nothing was ever changed here."""
-        view = super().history_view
-        queue = unquote(object_id).partition(":")[0]
-        return self._page(
-            request, queue, lambda context: view(request, object_id, {**context, **(extra_context or {})})
-        )
+        """Nothing was ever changed here: the job itself."""
+        if request.method not in _SAFE:
+            return HttpResponseNotAllowed(_SAFE)
+        name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
+        return HttpResponseRedirect(reverse(name, args=[object_id]))
 
     def _page(self, request: HttpRequest, queue: str, make: Callable[[dict[str, Any]], HttpResponse]) -> HttpResponse:
         """The page that ``make`` makes, as of one moment of the queue, rendered; again if the files were replaced."""
@@ -342,16 +345,7 @@ class QueueAdmin(JobModelAdmin):
 class JobAdmin(QueueAdmin):
     """All jobs of a queue."""
 
-    list_display = (
-        "short_id",
-        "task_name",
-        "arguments",
-        "state_name",
-        "priority",
-        "attempts_of",
-        "enqueued",
-        "changes",
-    )
+    list_display = ("short_id", "task_name", "state_name", "attempts_of", "enqueued", "changes", "arguments")
     list_filter = (QueueFilter, StateFilter, TaskFilter, ErrorFilter)
 
 
@@ -360,7 +354,7 @@ class DeadLetterAdmin(QueueAdmin):
     """The jobs that are out of attempts."""
 
     only_dead = True
-    list_display = ("short_id", "task_name", "arguments", "error", "attempts_of", "enqueued", "died")
+    list_display = ("short_id", "task_name", "error", "attempts_of", "died", "arguments", "enqueued")
     list_filter = (QueueFilter, TaskFilter, ErrorFilter)
 
 

@@ -15,6 +15,7 @@ from django.db import models
 
 from .admin_support.fields import JobKey
 from .admin_support.querysets import DeadLetterManager, ProjectionManager
+from .admin_support.showing import printable
 from .engine.errors import ReadOnlyError
 from .engine.schema import COLUMNS
 from .engine.transitions import DEAD, DONE, DUE, LEASED, WAITING, Row
@@ -67,7 +68,7 @@ class Job(models.Model):
         verbose_name_plural = "jobs"
 
     def __str__(self) -> str:
-        return self.job_id
+        return printable(self.job_id)
 
     def save(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.utils.formats import get_format
 from django.utils.functional import cached_property
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class CountedSoFar(int):
 
     def __str__(self) -> str:
         # With a thousand separator Django groups the digits itself, from the right: a sign behind would shift them.
-        return f">{int(self):d}" if get_format("USE_THOUSAND_SEPARATOR") else f"{int(self):,}+"
+        return f">{int(self):d}" if settings.USE_THOUSAND_SEPARATOR else f"{int(self):,}+"
 
 
 class CappedPaginator(AnyPaginator):

@@ -69,12 +69,12 @@ def main(directory: Path, jobs: int) -> None:
     base = "/admin/nobroker_django"
     pages = {
         "list": f"{base}/job/",
-        "list, oldest first": f"{base}/job/?o=7",
+        "list, oldest first": f"{base}/job/?o=4",
         "list, page 50": f"{base}/job/?p=50",
         "list, last page": f"{base}/job/?p=100",
         **{f"state {name}": f"{base}/job/?state={name}" for name in ("ready", "delayed", "leased", "done", "dead")},
         **{
-            f"state {name}, oldest first": f"{base}/job/?state={name}&o=7"
+            f"state {name}, oldest first": f"{base}/job/?state={name}&o=4"
             for name in ("ready", "delayed", "leased", "done")
         },
         "task, common": f"{base}/job/?task={TASKS[0]}",
