@@ -34,7 +34,9 @@ class Held:
         self.session.unlock(self)
 
     def __del__(self) -> None:
-        self.session.unlock(self)  # a signal handler raised before the ``with`` block had begun
+        session = getattr(self, "session", None)
+        if session is not None:
+            session.unlock(self)  # a signal handler raised before the ``with`` block had begun
 
     def append(self, data: bytes, last: int) -> int:
         """Append one write and publish it; returns the offset where it begins.

@@ -25,11 +25,13 @@ class Taken:
     """The sync lock, held until the end of the ``with`` block (or until this object is gone)."""
 
     _sync_lock: SyncLock | None = None
+    _serial = -1
 
     def __init__(self, sync_lock: SyncLock, log: Log) -> None:
         self._sync_lock = sync_lock
         self._log = log
-        sync_lock.active = self
+        sync_lock.serial += 1
+        self._serial = sync_lock.active = sync_lock.serial
 
     def __enter__(self) -> None:
         """Nothing to do: it is held already."""
@@ -43,13 +45,13 @@ class Taken:
     def release(self) -> None:
         """Let it go; again: nothing."""
         sync_lock = self._sync_lock
-        if sync_lock is None or sync_lock.active is not self or not sync_lock.mutex.owned():
+        if sync_lock is None or sync_lock.active != self._serial or not sync_lock.mutex.owned():
             return
         try:
             self._log.sync_unlock()
         except OSError as error:  # closed meanwhile, which lets it go as well
             logger.warning("could not unlock the sync lock of %s: %s", self._log.path, error)
-        sync_lock.active = None
+        sync_lock.active = 0
         sync_lock.mutex.lock.release()
 
 
@@ -60,7 +62,7 @@ class SyncLock:
         self._files = files
         self._layout = layout
         self.mutex = OwnedMutex()
-        self.active: Taken | None = None
+        self.serial = self.active = 0  # number of the last taking, and of the one that lasts
 
     def locked(self, log: Log, deadline: Deadline) -> Taken:
         """Take the lock that every sync of the log needs, waiting for it. Use it in ``with``.

@@ -977,3 +977,34 @@ def test_a_length_field_of_two_gigabytes_reads_no_two_gigabytes(open_queue, queu
     with pytest.raises(CorruptLogError, match=str(MAX_BODY_BYTES)):
         open_queue(files=files)
     assert files.record.bytes_read < 100_000
+
+
+# --- LOG-07: whoever meets damage stops the writers of all processes
+
+
+@pytest.mark.contract("LOG-07")
+@pytest.mark.parametrize("meet", ["list_jobs", "compact", "lease"])
+def test_damage_that_one_caller_meets_stops_all_writers_until_the_log_is_sound_again(open_queue, queue_dir, meet):
+    first, second = open_queue(), open_queue()
+    for number in range(5):
+        first.enqueue({"number": number})
+    first.stats()
+    log = live_log(queue_dir)
+    sound = log.read_bytes()
+    victim = next(record for record in read_log(log) if record.type == ENQUEUE)
+    flip(log, victim.offset + 20)
+    with pytest.raises(CorruptLogError) as met:
+        getattr(first, meet)()
+    assert met.value.offset == victim.offset
+    for refused in (lambda: second.enqueue("x"), lambda: first.enqueue("x"), open_queue, second.stats):
+        with pytest.raises(CorruptLogError) as told:
+            refused()
+        assert told.value.offset == victim.offset
+    first.close()
+    second.close()
+    with pytest.raises(CorruptLogError):
+        open_queue()
+    log.write_bytes(sound)
+    again = open_queue()
+    assert len(again.list_jobs()) == 5
+    again.enqueue("goes on")

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from nobroker_django import BackoffPolicy, InvalidOptionError, JobState, LockTimeoutError, NobrokerError, Queue
+from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.control import SESSION_BYTE
+from nobroker_django.engine.errors import ReentrantCallError
 from nobroker_django.engine.files import Files
 
 from .helpers import ROOT, RecordingFiles, in_child, live_log, read_log, run_python, start_python
@@ -509,3 +511,71 @@ def test_a_chdir_changes_nothing_for_an_open_queue(tmp_path, monkeypatch, clock)
         queue.compact()
         assert len(queue) == 2
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- signals: part of PROC-01, a handler is one more caller
+
+HANDLER = """
+import signal, sys
+from nobroker_django import Queue
+from nobroker_django.engine.errors import ReentrantCallError
+stored = refused = 0
+def handler(*ignored):
+    global stored, refused
+    try:
+        queue.enqueue("from the handler")
+        stored += 1
+    except ReentrantCallError:
+        refused += 1
+queue = Queue(sys.argv[1])
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+rounds = 0
+while stored + refused < 40:
+    queue.enqueue("from the loop")
+    rounds += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+assert queue.stats().total == rounds + stored, (rounds, stored, queue.stats())
+"""
+
+
+@pytest.mark.contract("PROC-01")
+def test_a_signal_handler_that_enqueues_stores_its_job_or_is_told_that_it_interrupted_a_call(queue_dir):
+    run_python(HANDLER, queue_dir, timeout=60)
+
+
+def test_a_call_from_within_a_call_of_the_same_thread_is_refused_at_once(open_queue):
+    queue = open_queue()
+    with queue._session.locked(), pytest.raises(ReentrantCallError):
+        queue.enqueue("inner")
+    with queue._session.locked() as held, queue._session.syncs.locked(held.log, Deadline(1)):
+        pass
+    queue.enqueue("outer")
+    assert [job.payload for job in queue.list_jobs()] == ["outer"]
+
+
+def test_an_exception_of_a_signal_handler_between_taking_the_lock_and_using_it_gives_it_back(open_queue):
+    queue, other = open_queue(lock_timeout=0.2), open_queue(lock_timeout=0.2)
+    queue._session.locked()  # nobody holds on to what it returns
+    queue._session.syncs.try_lock(queue._session._log)
+    other.enqueue("another")
+    queue.enqueue("and this one")
+
+
+# --- PROC-04, made by root
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.contract("PROC-04")
+def test_what_root_makes_belongs_to_the_owner_of_the_directory(open_queue, queue_dir):
+    queue_dir.mkdir()
+    os.chown(queue_dir, 65534, 65534)
+    queue = open_queue()
+    queue.enqueue("x")
+    queue.lease()
+    queue.compact()
+    queue.stats()
+    found = {path.name: path.stat() for path in queue_dir.rglob("*")}
+    assert {"default.lock", "default.current", "default.run"} < set(found)
+    assert {(st.st_uid, st.st_gid) for st in found.values()} == {(65534, 65534)}

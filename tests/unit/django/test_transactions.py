@@ -50,6 +50,15 @@ def test_a_job_becomes_visible_with_the_commit_and_its_id_is_known_before():
 
 
 @pytest.mark.contract("DJ-02")
+def test_the_list_of_results_is_the_callers_own():
+    with transaction.atomic():
+        results = add.enqueue_many([add.s(1), add.s(2)])
+        results += [add.enqueue(3)]
+    assert [result.created for result in results] == [True] * 3
+    assert count() == 3
+
+
+@pytest.mark.contract("DJ-02")
 def test_a_rollback_leaves_no_job():
     with contextlib.suppress(ZeroDivisionError), transaction.atomic():
         result = add.enqueue(1)
