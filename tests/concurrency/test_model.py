@@ -163,6 +163,11 @@ class TwoHandles(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.model.now += seconds
 
+    @precondition(lambda self: self.model.now > 500.0)
+    @rule(seconds=st.sampled_from([1.0, 50.0]))
+    def the_clock_is_set_back(self, seconds: float) -> None:
+        self.model.now -= seconds
+
     @rule(handle=handles)
     def compact(self, handle: int) -> None:
         self.model.compact()
@@ -209,7 +214,7 @@ pytestmark = [
 ]
 TestTwoHandles = TwoHandles.TestCase
 TestTwoHandles.settings = settings(
-    max_examples=120, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

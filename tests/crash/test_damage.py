@@ -109,10 +109,10 @@ def check_cut(found: Original, to: Path, size: int, *, words: bool) -> str:
     return "cut"
 
 
-def cut_everywhere(found: Original, to: Path, sizes: Iterable[int]) -> dict[tuple[bool, str], int]:
+def cut_everywhere(found: Original, to: Path, sizes: Iterable[int], every: int = 1) -> dict[tuple[bool, str], int]:
     counts: dict[tuple[bool, str], int] = {}
-    for size in sizes:
-        for words in (True, False):
+    for number, size in enumerate(sizes):
+        for words in (True, False) if number % every == 0 else (False,):
             key = words, check_cut(found, to, size, words=words)
             counts[key] = counts.get(key, 0) + 1
     return counts
@@ -120,8 +120,8 @@ def cut_everywhere(found: Original, to: Path, sizes: Iterable[int]) -> dict[tupl
 
 @pytest.mark.contract("LOG-05", "LOG-07")
 def test_a_small_log_cut_at_every_byte(small: Original, fast_path: Path):
-    counts = cut_everywhere(small, fast_path / "copy", range(len(small.data)))
-    assert counts[True, "refused"] == len(small.data)
+    counts = cut_everywhere(small, fast_path / "copy", range(len(small.data)), every=5)
+    assert counts[True, "refused"] * 5 >= len(small.data)
     assert counts[False, "refused"] > 0
     assert counts[False, "cut"] > 0
 
@@ -261,7 +261,12 @@ def test_damage_under_an_open_queue_is_noticed_by_whoever_reads_it(small: Origin
             queue.get(str(victim.body["id"]))
         assert caught.value.offset == victim.start
         assert caught.value.stored is False
-        queue.enqueue({"k": "goes on"})  # a plain enqueue looks at nothing
+        before = log.read_bytes()
+        for act in (lambda: queue.enqueue({"k": "no"}), lambda: queue.lease(1), queue.compact):
+            with pytest.raises(CorruptLogError) as refused:
+                act()
+            assert refused.value.stored is False
+        assert log.read_bytes() == before
 
 
 @pytest.mark.contract("LOG-05")

@@ -51,14 +51,14 @@ def batches_in_pieces(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_bytes_thrown_away(patch: pytest.MonkeyPatch) -> None:
-    keep = recovery._keep_aside
+    keep: Callable[..., Path] = recovery.keep_aside
 
     def keep_nothing(*arguments: Any) -> Path:
         path = keep(*arguments)
         path.write_bytes(b"")
         return path
 
-    patch.setattr(recovery, "_keep_aside", keep_nothing)
+    patch.setattr(recovery, "keep_aside", keep_nothing)
 
 
 def tokens_without_the_opening(patch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def power_cuts_taken_for_corruption(patch: pytest.MonkeyPatch) -> None:
 def test_power_cuts_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, script: str):
     plant(monkeypatch)
     findings = Findings()
-    recover_draws(traced(fast_path / "queue", SCRIPTS[script]), fast_path / "scratch", drawn(script), 6, findings)
+    recover_draws(traced(fast_path / "queue", SCRIPTS[script]), fast_path / "scratch", drawn(script), 4, findings)
     assert findings.broken
 
 
@@ -114,7 +114,7 @@ def test_power_cuts_after_failed_syncs_find(fast_path: Path, monkeypatch: pytest
     findings = Findings()
     for failing in range(2, 7):
         trace = traced(fast_path / f"queue-{failing}", SCRIPTS["brief"], fail_syncs=frozenset([failing]))
-        recover_draws(trace, fast_path / "scratch", drawn(failing), 6, findings)
+        recover_draws(trace, fast_path / "scratch", drawn(failing), 4, findings)
     assert findings.broken
 
 

@@ -35,9 +35,9 @@ def test_every_image_of_a_script_recovers(fast_path: Path, name: str, openings: 
 def test_all_images_of_a_brief_script(fast_path: Path):
     findings = Findings()
     trace = traced(fast_path / "queue", SCRIPTS["brief"])
-    recover_all(trace, fast_path / "scratch", 400, findings)
+    recover_all(trace, fast_path / "scratch", 150, findings)
     findings.check()
-    assert findings.images > 200
+    assert findings.images > 150
 
 
 @pytest.mark.contract("LOG-09")

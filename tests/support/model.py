@@ -7,6 +7,7 @@ from typing import Any
 
 VISIBILITY = 30.0
 RETENTION = 50.0
+AT_ONCE = 0.0  # eligible whatever the clock says
 
 
 def backoff(attempts: int) -> float:
@@ -70,7 +71,8 @@ class Model:
     def enqueue(self, job_id: str, payload: Any, priority: int, delay: float, max_attempts: int) -> None:
         rank = self.now + delay if delay else self._at_once()
         self.total += 1
-        self.jobs[job_id] = ModelJob(job_id, payload, priority, max_attempts, self.total, rank, rank)
+        when = rank if delay else AT_ONCE
+        self.jobs[job_id] = ModelJob(job_id, payload, priority, max_attempts, self.total, rank, when)
 
     def lease(self, count: int) -> list[ModelJob]:
         """Take back what has run out, then take the first ``count``."""
@@ -92,7 +94,8 @@ class Model:
             return
         pause = backoff(job.attempts) if delay is None else delay
         job.state = "ready"
-        job.rank = job.available_at = self.now + pause if pause else self._at_once()
+        job.rank = self.now + pause if pause else self._at_once()
+        job.available_at = job.rank if pause else AT_ONCE
 
     def ack(self, job: ModelJob) -> None:
         job.state, job.keep_until = "done", self.now + RETENTION
@@ -108,7 +111,7 @@ class Model:
         dead = [job for job in self.jobs.values() if job.state == "dead"]
         for job in dead:
             job.state, job.attempts = "ready", 0
-            job.rank = job.available_at = self._at_once()
+            job.rank, job.available_at = self._at_once(), AT_ONCE
         return len(dead)
 
     def compact(self) -> None:

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nobroker_django.engine.control import Words
-
 from .faulty import WRITING, Call, Watched
 
 SECTOR = 512
@@ -84,6 +82,14 @@ class TraceFiles(Watched):
     def close(self, fd: int) -> None:
         if not self.dead:
             super().close(fd)
+
+    def funlock(self, fd: int) -> None:
+        if not self.dead:  # its end lets the locks go, not what runs while the exception passes
+            super().funlock(fd)
+
+    def unlock_byte(self, fd: int, offset: int) -> None:
+        if not self.dead:
+            super().unlock_byte(fd, offset)
 
     def note(self, kind: str, *arguments: Any) -> None:
         with self._lock:
@@ -372,24 +378,24 @@ class Disk:
             if rng.random() < 0.2:
                 del image[name]
                 continue
-            words = _words(image[name])
+            build, clean = _builds(image[name])
             run = name.removesuffix(".lock") + ".run/"
             what = rng.random()
-            if words is not None and words.clean:
+            if clean:
                 if what < 0.8:
                     image.update({run + entry: content for entry, content in self.clean_run.items()})
-            elif what < 0.5 and words is not None and words.build:
+            elif what < 0.5 and build:
                 for suffix in ("", "-wal", "-shm"):
                     for generation in (1, 2, 3):
-                        image[f"{run}{generation:06d}-{words.build}.index{suffix}"] = rng.randbytes(600)
+                        image[f"{run}{generation:06d}-{build}.index{suffix}"] = rng.randbytes(600)
         return image
 
 
-def _words(content: bytes) -> Words | None:
+def _builds(content: bytes) -> tuple[int, int]:
+    """The numbers of the current build and of the one that was left clean, from the control words; 0 for none."""
     if content[:8] != b"NBWORDS2":
-        return None
-    numbers = [int.from_bytes(content[at : at + 8], "little") for at in range(8, 72, 8)]
-    return Words._make(numbers)
+        return 0, 0
+    return int.from_bytes(content[56:64], "little"), int.from_bytes(content[64:72], "little")
 
 
 def write_image(image: dict[str, bytes], directory: Path) -> None:
