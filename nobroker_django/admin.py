@@ -10,7 +10,7 @@ behind or damaged the page says so above an older or empty list; nothing is a se
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -203,7 +203,7 @@ class QueueAdmin(JobModelAdmin):
             return by_id, False
         return queryset.filter(begins("task", term)), False
 
-    def get_sortable_by(self, request: HttpRequest) -> Sequence[str]:
+    def get_sortable_by(self, request: HttpRequest) -> tuple[Any, ...]:
         """In a short queue every column; in a long one sorting by another would look at every row."""
         few = sum(connection_of(alias_of(queue_of(request))).counts().values()) <= MANY
         return tuple(self.list_display) if few else ("enqueued",)

@@ -34,7 +34,7 @@ TABLE = "nobroker_django_job"
 _VIEW = f"CREATE TEMP VIEW {TABLE} AS SELECT {', '.join(COLUMNS)} FROM main.jobs"
 _GIVEN_UP = (
     "The index of this queue cannot be read (it is damaged, or was replaced again and again). The jobs are safe in "
-    "the log; a worker, or any command that opens the queue, makes a new index."
+    "the log; a worker makes a new index, and so does nobroker_compact."
 )
 _used: set[str] = set()
 _inherited: list[object] = []  # what a forked child must neither use nor finalise

@@ -49,5 +49,5 @@ class CappedPaginator(AnyPaginator):
         assert isinstance(self.object_list, QuerySet)
         start = (number - 1) * self.per_page
         wanted = self.found[start : min(start + self.per_page, MOST_COUNTED)]
-        plain = self.object_list.model._default_manager.using(self.object_list.db)
+        plain: QuerySet[Any] = self.object_list.model._default_manager.using(self.object_list.db)
         return plain.filter(seq__in=wanted).order_by(*self.object_list.query.order_by)

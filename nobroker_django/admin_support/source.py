@@ -220,7 +220,7 @@ def _replayed(layout: Layout, seen: Mark, log: Log, end: int, shared: Projection
             layout,
             seen,
             notice="The index of this queue is missing or out of use, and its log is too long to be read here. "
-            "A worker, or any command that opens the queue, makes a new index.",
+            "A worker makes a new one, and so does nobroker_compact.",
             behind_bytes=end - FIRST_OFFSET,
         )
     copy = Projection.private(log, copy_of=shared)

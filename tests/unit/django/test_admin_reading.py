@@ -96,6 +96,7 @@ def test_without_a_projection_a_long_log_is_a_notice_with_its_length(admin_clien
     assert "It may be in the part of the log that is not shown" in detail.content.decode()
 
 
+@pytest.mark.contract("LOG-08")
 def test_a_large_projection_that_is_behind_says_by_how_much(admin_client, no_copies):
     queue = get_queue()
     first = queue.enqueue(call())
@@ -201,6 +202,7 @@ def test_a_garbled_pointer_is_a_notice(admin_client, text):
 # --- nothing is written, nothing waits
 
 
+@pytest.mark.contract("LOG-08")
 def test_looking_leaves_every_byte_as_it_is(admin_client, settings):
     """Beside an open queue, behind it, and after the last one has closed."""
     jobs = one_of_each_state()
@@ -340,7 +342,7 @@ def test_a_file_read_as_unchanging_that_changes_is_read_again(admin_client, monk
     get_queue().enqueue(call("a.b"))
     get_queue().stats()
     close_queues()
-    started = []
+    started: list[Queue] = []
     plain = source.look
 
     def look(directory, queue):
