@@ -61,6 +61,12 @@ def fast_dir(memory_dir: Path) -> Path:
     return memory_dir / "queues"
 
 
+@pytest.fixture
+def open_queue(fast_dir, open_queue):
+    """As elsewhere; closed before the directory is removed."""
+    return open_queue
+
+
 @pytest.fixture(params=HISTORIES)
 def written(request, fast_dir, clock):
     """A directory of version 1, with its jobs and counts as that package shows them."""
