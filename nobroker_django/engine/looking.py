@@ -40,10 +40,11 @@ class Looking(Core):
             unit = look.unit
             waiting, due, leased, done, dead = unit.counts
             overdue, earliest = unit.overdue(look.now)
+            premature = unit.premature(look.now)
             oldest = min((rank for rank in (unit.oldest_due(), earliest) if rank is not None), default=None)
             return QueueStats(
-                ready=due + overdue,
-                delayed=waiting - overdue,
+                ready=due + overdue - premature,
+                delayed=waiting - overdue + premature,
                 leased=leased,
                 done=done,
                 dead=dead,

@@ -244,6 +244,15 @@ class Unit:
         count, earliest = self._connection.execute(query, (now,)).fetchone()
         return count, earliest
 
+    def premature(self, now: float) -> int:
+        """How many jobs were made due by a clock that has been set back since, and have to wait after all."""
+        if now >= self.promoted:
+            return 0
+        self.flush()
+        query = f"SELECT count(*) FROM jobs WHERE state = {DUE} AND waits AND available_at > ?"
+        count: int = self._connection.execute(query, (now,)).fetchone()[0]
+        return count
+
     def oldest_due(self) -> float | None:
         """The lowest rank (Unix seconds) among the due jobs: one look per priority in use."""
         self.flush()
