@@ -313,7 +313,7 @@ class Session:
                 return
             joined = self._joined
         try:
-            if joined:
+            if joined and self.files.path_identity(self.layout.pointer) is not None:  # else it was taken away
                 with self.locked(after_failed_sync=True) as held:
                     self._leave(held)
         except CorruptLogError as error:

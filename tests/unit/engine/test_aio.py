@@ -48,12 +48,23 @@ def run(work: Coroutine[Any, Any, Any], *, debug: bool = True) -> Any:
     return asyncio.run(main(), debug=debug)
 
 
+strangers: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_earlier_tests():
+    """Workers that other tests of this process ran may have left threads behind."""
+    strangers.clear()
+    strangers.update(threading.enumerate())
+
+
 def own_threads() -> list[str]:
-    """The threads of all queues. The one that closes a queue ends on its own, just after telling so."""
-    for thread in threading.enumerate():
+    """The threads of this test's queues. The one that closes a queue ends on its own, just after telling so."""
+    own = [thread for thread in threading.enumerate() if thread not in strangers]
+    for thread in own:
         if thread.name == "nobroker-closing":
             thread.join(PATIENCE)
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("nobroker-")]
+    return [thread.name for thread in own if thread.is_alive() and thread.name.startswith("nobroker-")]
 
 
 class Gate:
