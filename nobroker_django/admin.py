@@ -142,10 +142,10 @@ class QueueAdmin(JobColumns, JobModelAdmin):
                     response = make({"nobroker": connection.source, "nobroker_queue": connection.queue_name})
                     if isinstance(response, SimpleTemplateResponse):
                         response.render()
-                    if not connection.spoilt():
-                        break
+                if not connection.spoilt:
+                    break
             except DatabaseError:
-                if last or not connection.spoilt():
+                if last or not connection.spoilt:
                     raise
         return response
 

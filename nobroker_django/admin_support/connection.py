@@ -47,6 +47,7 @@ class ProjectionConnection(DatabaseWrapper):
         self.queue = alias.removeprefix(PREFIX)
         self.source: Source | None = None
         self.given_up = False
+        self.spoilt = False
         # Whole and of its own: a copy of the user's settings would bring the keys of another kind of database.
         settings_dict: dict[str, Any] = {
             "ENGINE": "django.db.backends.sqlite3",
@@ -111,9 +112,9 @@ class ProjectionConnection(DatabaseWrapper):
         else:
             connection.executescript(SCHEMA)
 
-    def spoilt(self) -> bool:
-        """Whether what was read so far is worth nothing: an error, or a file that was read as immutable and is not."""
-        return self.errors_occurred or (self.source is not None and self.source.overtaken())
+    def overtaken(self) -> bool:
+        """See ``Source.overtaken``."""
+        return self.source is not None and self.source.overtaken()
 
     def follow(self) -> None:
         """Close when this is another process, or the files are others now; not in the middle of ``reading``."""
@@ -184,16 +185,22 @@ def connection_of(alias: str) -> ProjectionConnection:
 def reading(queue: str, *, give_up: bool = False) -> Iterator[ProjectionConnection]:
     """Everything that is asked of the queue's projection within is answered as of one moment; closed at the end.
 
+    ``spoilt`` of the connection then tells whether what was read is worth nothing: there was an error, or a file was
+    read as one that nobody writes to and somebody did.
+
     Args:
         give_up: the projection could not be read: an empty list with a notice instead.
     """
     connection = connection_of(alias_of(queue))
     connection.close()
-    connection.given_up = give_up
+    connection.given_up, connection.spoilt = give_up, False
     try:
         with transaction.atomic(using=connection.alias):
-            connection.measure()
-            yield connection
+            try:
+                connection.measure()
+                yield connection
+            finally:
+                connection.spoilt = connection.errors_occurred or connection.overtaken()
     finally:
         connection.given_up = False
         connection.close()
