@@ -22,6 +22,7 @@ from nobroker_django.engine.files import Files
 from nobroker_django.engine.framing import FrameDamage
 from nobroker_django.engine.generations import Layout, list_generations, parse_pointer
 from nobroker_django.engine.log import FIRST_OFFSET, Log
+from nobroker_django.engine.old_log import OldLog, generation_without_pointer, open_log
 from nobroker_django.engine.projection import Projection, index_path
 from nobroker_django.engine.recovery import readable_end
 from nobroker_django.engine.schema import Stale
@@ -173,11 +174,14 @@ def _live_log(files: Files, layout: Layout, seen: Mark) -> Log:
         finally:
             files.close(fd)
         generation = parse_pointer(files, layout, text)
-        return Log(files, layout.log(generation), generation, read_only=True)
+        return open_log(files, layout.log(generation), generation)
     except (NobrokerError, FileNotFoundError) as error:
         if files.path_identity(layout.pointer) != seen.pointer:
             raise _Moved from None
         if isinstance(error, FileNotFoundError):
+            old = generation_without_pointer(files, layout) if files.path_identity(layout.directory) else None
+            if old is not None:
+                return OldLog(files, layout.log(old), old)
             logs = list_generations(files, layout) if files.path_identity(layout.directory) else []
             if logs:
                 names = ", ".join(layout.log(number).name for number in logs)
@@ -238,9 +242,11 @@ def _replayed(layout: Layout, seen: Mark, log: Log, end: int, shared: Projection
 
 def _end(log: Log, words: Words) -> int:
     """Up to where (bytes) the log may be read. Without control words it would have to be walked: only if short."""
-    if words.belong_to(log.log_id, log.generation) or log.size() <= LARGEST_REPLAY_BYTES:
+    if words.belong_to(log.log_id, log.generation):
         return readable_end(log, words)
-    return log.size()
+    if log.size() > LARGEST_REPLAY_BYTES:
+        return log.size()
+    return log.tail().good if isinstance(log, OldLog) else readable_end(log, words)
 
 
 def _words(files: Files, layout: Layout) -> Words:

@@ -139,9 +139,9 @@ def test_a_projection_damaged_in_its_middle_is_no_server_error(admin_client, no_
     }
     connection.close()
     data = bytearray(index.read_bytes())
-    for page in range(first_page, len(data) // size + 1):
-        if page not in roots:
-            data[(page - 1) * size : page * size] = b"\xff" * size
+    for number in range(first_page, len(data) // size + 1):
+        if number not in roots:
+            data[(number - 1) * size : number * size] = b"\xff" * size
     index.write_bytes(data)
     for page in (JOBS, f"{JOBS}?q=a", f"{JOBS}?state=ready"):
         response = admin_client.get(page)
@@ -207,6 +207,27 @@ def test_a_garbled_pointer_is_a_notice(admin_client, text):
     assert "default.current" in notice(admin_client.get(JOBS))
     (directory / "default.current").unlink()
     assert "is missing, but there are logs" in notice(admin_client.get(JOBS))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_directory_of_version_1_is_shown_and_left_as_it_is(admin_client, settings, compacted):
+    old = pytest.importorskip("nobroker")
+    directory = settings.NOBROKER["DIR"]
+    with old.Queue(directory, "default", max_attempts=1) as queue:
+        queue.enqueue({"number": float("nan"), "text": "\ud800"}, job_id="odd")
+        queue.enqueue({"task": "a.b", "args": [], "kwargs": {}}, job_id="fails", priority=5)
+        queue.nack(queue.lease_one(), error="boom")
+        if compacted:
+            queue.compact()
+    before = contents(directory)
+    assert listed(admin_client.get(JOBS)) == ["fails", "odd"]
+    assert listed(admin_client.get(DEAD)) == ["fails"]
+    odd = admin_client.get(f"{JOBS}default:odd/change/")
+    assert odd.status_code == 200
+    assert "NaN" in odd.content.decode()
+    assert "\\ud800" in odd.content.decode()
+    assert "boom" in admin_client.get(f"{DEAD}default:fails/change/").content.decode()
+    assert contents(directory) == before
 
 
 # --- nothing is written, nothing waits
