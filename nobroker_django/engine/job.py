@@ -9,6 +9,7 @@ import enum
 import os
 import time
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -117,7 +118,7 @@ def new_job_ids(count: int) -> list[str]:
     while len(ids) < count:
         head, fraction = f"{stamp >> 12:012x}7", stamp & 0xFFF
         starts = range(16 * len(ids), 16 * count, 16)
-        pairs = zip(_FRACTIONS[fraction:], starts, strict=False)
+        pairs = zip(islice(_FRACTIONS, fraction, None), starts, strict=False)
         ids += [f"{head}{digits}8{random[start : start + 15]}" for digits, start in pairs]
         stamp = (stamp >> 12) + 1 << 12
     return ids
@@ -125,4 +126,6 @@ def new_job_ids(count: int) -> list[str]:
 
 def new_job_id() -> str:
     """One new id; see ``new_job_ids``."""
-    return new_job_ids(1)[0]
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    head = f"{milliseconds & 0xFFFF_FFFF_FFFF:012x}7{_FRACTIONS[rest * 4096 // 1_000_000]}8"
+    return head + os.urandom(8).hex()[:15]
