@@ -36,6 +36,7 @@ _GIVEN_UP = (
     "The index of this queue cannot be read (it is damaged, or was replaced again and again). The jobs are safe in "
     "the log; a worker makes a new index, and so does nobroker_compact."
 )
+_ATTEMPTS = 3
 _used: set[str] = set()
 _inherited: list[object] = []  # what a forked child must neither use nor finalise
 
@@ -80,14 +81,15 @@ class ProjectionConnection(DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> sqlite3.Connection:
         """Open the projection, a private copy of it, or an empty one beside a notice."""
-        self._drop_source()
-        found = self.source = source.nothing(_GIVEN_UP) if self.given_up else _look(self.queue)
-        if found.uri is not None:
+        for _ in range(0 if self.given_up else _ATTEMPTS):
+            self._drop_source()
+            found = self.source = _look(self.queue)
             try:
-                return self._open(conn_params, found.uri)
+                return self._open(conn_params, found.uri or ":memory:")
             except sqlite3.Error:
-                found.close()
-                self.source = source.nothing(_GIVEN_UP)
+                pass  # damaged, or replaced since the look
+        self._drop_source()
+        self.source = source.nothing(_GIVEN_UP)
         return self._open(conn_params, ":memory:")
 
     def _open(self, conn_params: dict[str, Any], database: str) -> sqlite3.Connection:

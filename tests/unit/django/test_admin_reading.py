@@ -391,6 +391,23 @@ def test_a_file_read_as_unchanging_that_changes_is_read_again(admin_client, monk
         started[0].close()
 
 
+def test_a_file_that_is_gone_when_it_is_opened_is_looked_for_again(admin_client, monkeypatch):
+    get_queue().enqueue(call())
+    get_queue().stats()
+    plain, looks = source.look, []
+
+    def look(directory, queue):
+        found = plain(directory, queue)
+        looks.append(found.uri)
+        if len(looks) == 1:
+            found.uri = found.uri.replace(".index", ".gone")
+        return found
+
+    monkeypatch.setattr(source, "look", look)
+    response = admin_client.get(JOBS)
+    assert (len(listed(response)), notice(response), len(looks)) == (1, "", 2)
+
+
 def test_generations_change_under_load(admin_client):
     """Pages are asked for while another process enqueues, works and compacts."""
     directory = get_queue().dir
