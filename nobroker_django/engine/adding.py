@@ -161,7 +161,7 @@ class Adding(Core):
         visibility_timeout: Any,
     ) -> Enqueue:
         """The checked record of one new job."""
-        later = options.seconds("delay", delay)
+        later = options.seconds("delay", delay) if delay != 0 or type(delay) not in (float, int) else 0.0
         return Enqueue(
             id=new_job_id() if job_id is None else options.job_id(job_id),
             payload=Raw(encode_payload(payload, what=what)),
@@ -169,7 +169,7 @@ class Adding(Core):
             max_attempts=(
                 self.max_attempts if max_attempts is None else options.integer("max_attempts", max_attempts, least=1)
             ),
-            priority=options.priority(priority),
+            priority=0 if type(priority) is int and priority == 0 else options.priority(priority),
             available_at=options.moment("delay", now, later) if later else None,
             visibility_timeout=(
                 None if visibility_timeout is None else options.lease_length("visibility_timeout", visibility_timeout)
@@ -187,7 +187,8 @@ class Adding(Core):
 
     def _append_bodies(self, bodies: list[tuple[int, bytes]], ids: list[str]) -> tuple[int, list[int]]:
         """Append and make durable; what has to be added to each start to get the job's seq, and the starts."""
-        check_batch_size(sum(len(body) + FRAME_BYTES for _, body in bodies))
+        if len(bodies) > 1:
+            check_batch_size(sum(len(body) + FRAME_BYTES for _, body in bodies))
         with self._session.locked() as held:
             data, last, starts = encode_batch(bodies, held.unsynced)
             start = held.append(data, last)

@@ -83,8 +83,8 @@ class Words(NamedTuple):
         """Whether these words speak of the log with this id and generation."""
         return (
             self.log_id == log_id
-            and generation_of(self.end) == generation
-            and generation_of(self.synced) == generation
+            and self.end >> OFFSET_BITS == generation
+            and self.synced >> OFFSET_BITS == generation
         )
 
 
@@ -149,4 +149,5 @@ class Control:
         self._files.datasync(self._fd)
 
     def _put(self, offset: int, data: bytes) -> None:
-        write_all(self._files, self._fd, data, offset)
+        if self._files.pwrite(self._fd, data, offset) != len(data):
+            write_all(self._files, self._fd, data, offset)

@@ -15,6 +15,7 @@ import os
 import stat
 import struct
 import sys
+from functools import cache
 from pathlib import Path
 
 # struct flock of Linux on 64 bits: type, whence, start, length, pid (must be 0 for OFD locks, fcntl(2)).
@@ -200,6 +201,7 @@ class Files:
         fcntl.fcntl(fd, _OFD_SETLK, self._flock_struct(fcntl.F_UNLCK, offset))
 
     @staticmethod
+    @cache
     def _flock_struct(kind: int, offset: int) -> bytes:
         if sys.platform == "linux":
             return _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0)

@@ -82,7 +82,7 @@ class Held:
     @property
     def unsynced(self) -> int:
         """How many bytes before the end are not known to be durable."""
-        return max(0, self.end - self.synced)
+        return self.end - self.synced if self.end > self.synced else 0
 
     def mark_damaged(self, error: CorruptLogError) -> None:
         """Damage was met: no process writes to this log any more, until it is sound again.

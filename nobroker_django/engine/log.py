@@ -63,6 +63,7 @@ class Log:
         except BaseException:
             self.descriptor.release()
             raise
+        self._first_position = position(generation, 0)
         self.log_id = int(self.snapshot.log_id, 16)
         self.base = self.snapshot.base
 
@@ -107,7 +108,7 @@ class Log:
 
     def position(self, offset: int) -> int:
         """The word that stands for ``offset`` in this log."""
-        return position(self.generation, offset)
+        return self._first_position + offset
 
     def frames(self, start: int, stop: int) -> Iterator[Frame]:
         """Intact frames between two offsets (bytes).

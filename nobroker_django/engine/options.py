@@ -30,6 +30,8 @@ def seconds(name: str, value: Any, *, zero: bool = True) -> float:
     Raises:
         InvalidOptionError: it is not.
     """
+    if type(value) is float and 0.0 < value < LONGEST_LEASE:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidOptionError(name, f"a number of seconds is needed, not {shown(value)}")
     try:

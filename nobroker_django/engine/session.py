@@ -21,7 +21,7 @@ import os
 
 from .cache import Cache
 from .clock import Clock, Deadline, sleep
-from .control import SESSION_BYTE, Words, generation_of, offset_of
+from .control import MAX_OFFSET, SESSION_BYTE, Words, generation_of, offset_of
 from .conversion import convert
 from .creation import create
 from .errors import (
@@ -88,7 +88,7 @@ class Session:
         Raises:
             LockTimeoutError, QueueClosedError, CorruptLogError, StorageError: the lock is not held.
         """
-        return self._acquire(deadline or Deadline(self.lock_timeout), after_failed_sync)
+        return self._acquire(deadline, after_failed_sync)
 
     def unlock(self, held: Held) -> None:
         """Let the log's lock go; again: nothing."""
@@ -102,13 +102,16 @@ class Session:
         self._active = 0
         self._mutex.lock.release()
 
-    def _acquire(self, deadline: Deadline, after_failed_sync: bool) -> Held:
+    def _acquire(self, deadline: Deadline | None, after_failed_sync: bool) -> Held:
+        mutex, sync_mutex = self._mutex, self.syncs.mutex
         while True:
-            self._mutex.refuse_reentry()
-            self.syncs.refuse_reentry()
+            if mutex.owned() or sync_mutex.owned():
+                mutex.refuse_reentry()
+                sync_mutex.refuse_reentry()
             held = None
             try:
-                if self._mutex.lock.acquire(timeout=max(deadline.left(), POLL_SECONDS)):
+                if mutex.lock.acquire(blocking=False) or mutex.lock.acquire(timeout=self._patience(deadline)):
+                    deadline = deadline or Deadline(self.lock_timeout)
                     if self._closed:
                         raise self._closed_error()
                     held = self._try_enter(deadline, after_failed_sync)
@@ -119,7 +122,8 @@ class Session:
                 raise StorageError("open the queue in", path, error) from error
             finally:
                 if held is None:
-                    self._mutex.let_go()
+                    mutex.let_go()
+            deadline = deadline or Deadline(self.lock_timeout)
             if deadline.passed():
                 raise LockTimeoutError(
                     f"the lock of {self.layout.name!r} in {self.layout.directory} was not free within "
@@ -129,6 +133,10 @@ class Session:
                     seconds=deadline.seconds,
                 )
             sleep(POLL_SECONDS)
+
+    def _patience(self, deadline: Deadline | None) -> float:
+        """How long (seconds) to wait for the other threads of this process."""
+        return self.lock_timeout if deadline is None else max(deadline.left(), POLL_SECONDS)
 
     def _closed_error(self) -> QueueClosedError:
         return QueueClosedError(f"queue {self.layout.name!r} is closed; the call did nothing. Make a new Queue.")
@@ -152,7 +160,7 @@ class Session:
         if words is None:
             return None
         self._serial = self._active = self._serial + 1
-        return Held(self, self._serial, log, lock_file, offset_of(words.end), offset_of(words.synced), words.build)
+        return Held(self, self._serial, log, lock_file, words.end & MAX_OFFSET, words.synced & MAX_OFFSET, words.build)
 
     def _open_files(self, deadline: Deadline) -> tuple[Log, LockFile] | None:
         """Open what is not open; create the queue where there is none. ``None``: try again."""
@@ -237,18 +245,18 @@ class Session:
         words = lock_file.control.read()
         size = log.size()
         if words.belong_to(log.log_id, log.generation):
-            if generation_of(words.damaged) == log.generation:
+            if words.damaged and generation_of(words.damaged) == log.generation:
                 raise CorruptLogError(
                     log.path, offset_of(words.damaged), "damage was met here; nothing is written since"
                 )
-            if size < offset_of(words.synced):
+            if size < words.synced & MAX_OFFSET:
                 raise CorruptLogError(
                     log.path,
                     size,
                     f"the file has {size} bytes, but {offset_of(words.synced)} were known to be durable",
                 )
             doubtful = words.poisoned or (after_failed_sync and words.syncing)
-            if not doubtful and size == offset_of(words.end):
+            if not doubtful and size == words.end & MAX_OFFSET:
                 return words
         with self.syncs.locked(log, deadline):
             words = lock_file.control.read()
@@ -313,13 +321,20 @@ class Session:
                 return
             joined = self._joined
         try:
-            if joined and self.files.path_identity(self.layout.pointer) is not None:  # else it was taken away
+            if joined and not self._was_taken_away():
                 with self.locked(after_failed_sync=True) as held:
                     self._leave(held)
         except CorruptLogError as error:
             logger.warning("closed without leaving in order: %s", error)
         finally:
             self.abandon()
+
+    def _was_taken_away(self) -> bool:
+        """Whether the queue's files are gone: then there is nothing to leave, and nothing to create anew."""
+        try:
+            return self.files.path_identity(self.layout.pointer) is None
+        except OSError:
+            return False
 
     def abandon(self) -> None:
         """Close the files without leaving in order: of a session that could not be opened, or not be left."""
