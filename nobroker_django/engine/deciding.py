@@ -27,7 +27,7 @@ from .unit import Unit
 
 logger = logging.getLogger("nobroker_django")
 
-PIECE_SECONDS = 0.02
+PIECE_SECONDS = 0.01
 LONGEST_PIECE_SECONDS = 1.0
 PAUSE_SECONDS = 0.002
 PROMOTE_ROWS = 2000

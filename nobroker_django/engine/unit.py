@@ -18,7 +18,7 @@ from .records import Record
 from .schema import COLUMNS, SELECT_META, STATES, UPDATE_META, Stale
 from .transitions import DUE, LEASED, MAX_FAILURES, WAITING, Row
 
-_CHUNK = 500
+_CHUNK = 250
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in COLUMNS[2:])} WHERE seq = ?"
