@@ -21,16 +21,15 @@ from .clock import Deadline
 from .control import MAX_GENERATION
 from .deciding import Decision
 from .errors import CompactionError
-from .files import Files, write_all
-from .framing import HEADER_BYTES, FrameDamage, decode_header, encode_frame, iter_frames, read_frame
-from .generations import Layout, list_generations, sweep_temporaries, write_pointer
-from .log import Log, beginning
-from .records import Ack, Enqueue, Failure, Note, Record, Snapshot, decode_record, encode_body, with_batch_fields
+from .files import Files
+from .framing import HEADER_BYTES, FrameDamage, decode_header, iter_frames, read_frame
+from .generations import Layout, list_generations, remove_unfinished, sweep_temporaries, write_pointer
+from .log import Log, write_new_log
+from .records import Ack, Enqueue, Failure, Note, Record, Snapshot, decode_record
 from .snapshots import enqueue_record
-from .transitions import DEAD, DONE, DUE, LEASED, WAITING, Row
+from .transitions import DEAD, DONE, DUE, LEASED, MAX_FAILURES, WAITING, Row
 
 logger = logging.getLogger("nobroker_django")
-_BATCH_BYTES = 1024 * 1024
 _PAGE_ROWS = 1000
 _LIVE = (WAITING, DUE, LEASED, DEAD)
 _NAMES = {WAITING: "ready", DUE: "due", LEASED: "leased", DEAD: "dead", DONE: "leased"}
@@ -93,14 +92,14 @@ def compact(decision: Decision) -> CompactionResult:
         finally:
             new.release()  # and with it the lock of the new log
     except OSError as error:
-        _clean_up(files, layout, generation, temporary, target)
+        remove_unfinished(files, layout, generation, temporary)
         raise CompactionError(
             f"could not make generation {generation} of {layout.name!r} live: {error}. "
             f"{'Either log is complete; the pointer says which one is live' if reached else 'The queue is unchanged'} "
             "and usable. Free some disk space and try again."
         ) from error
     except BaseException:
-        _clean_up(files, layout, generation, temporary, target)
+        remove_unfinished(files, layout, generation, temporary)
         raise
     total = sum(decision.unit.counts)
     return CompactionResult(decision.held.end, size, kept, total - kept)
@@ -119,21 +118,6 @@ def _check_every_frame(log: Log, end: int) -> None:
         raise log.corrupt(damage) from None
 
 
-def _clean_up(files: Files, layout: Layout, generation: int, temporary: Path, target: Path) -> None:
-    """Remove what an unfinished compaction wrote, unless the pointer may name it."""
-    try:
-        files.unlink(temporary)
-        fd = files.open(layout.pointer, os.O_RDONLY)
-        try:
-            live = files.pread(fd, 64, 0).strip() == b"%d" % generation
-        finally:
-            files.close(fd)
-        if not live:
-            files.unlink(target)
-    except OSError as error:
-        logger.warning("could not remove what is left of an unfinished compaction of %s: %s", layout.name, error)
-
-
 def remove_retired(files: Files, layout: Layout, retired: int) -> None:
     """Unlink the log that has just been replaced, and older ones; those who still read it keep their descriptors."""
     try:
@@ -150,7 +134,7 @@ def _write(decision: Decision, files: Files, path: Path, generation: int, mode: 
     copies = kept = 0
     for row in _rows_to_keep(decision):
         kept += 1
-        copies += 1 + (row.state == DONE) + min(row.failures, 20)
+        copies += 1 + (row.state == DONE) + min(row.failures, MAX_FAILURES)
     snapshot = Snapshot(
         log_id=old.snapshot.log_id,
         at=decision.now,
@@ -161,35 +145,8 @@ def _write(decision: Decision, files: Files, path: Path, generation: int, mode: 
         enqueued_total=unit.enqueued_total,
         ignored=unit.ignored,
     )
-    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        files.set_mode(fd, mode, path.parent)
-        head = beginning(generation, snapshot)
-        write_all(files, fd, head)
-        size, batch, batch_bytes = len(head), list[tuple[int, bytes]](), 0
-        for row in _rows_to_keep(decision):
-            for record in _copies(decision, row):
-                body = encode_body(record)
-                batch.append((int(record.TYPE), body))
-                batch_bytes += len(body)
-            if batch_bytes > _BATCH_BYTES:
-                size += _write_batch(files, fd, batch, size)
-                batch, batch_bytes = [], 0
-        if batch:
-            size += _write_batch(files, fd, batch, size)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    return kept, size
-
-
-def _write_batch(files: Files, fd: int, batch: list[tuple[int, bytes]], offset: int) -> int:
-    """One batch of copies; nothing before it is known to be durable yet."""
-    kind, body = batch[0]
-    batch[0] = kind, with_batch_fields(body, len(batch), offset)
-    data = b"".join(encode_frame(kind, body) for kind, body in batch)
-    write_all(files, fd, data)
-    return len(data)
+    jobs = (_copies(decision, row) for row in _rows_to_keep(decision))
+    return kept, write_new_log(files, path, generation, snapshot, jobs, mode)
 
 
 def _rows_to_keep(decision: Decision) -> Iterator[Row]:

@@ -21,14 +21,14 @@ from pathlib import Path
 
 from .control import MAX_GENERATION
 from .errors import StorageError
-from .files import Files, write_all
-from .framing import MAX_BODY_BYTES, FrameDamage, encode_frame
-from .generations import Layout, list_generations, parse_pointer, write_pointer
+from .files import Files
+from .framing import MAX_BODY_BYTES, FrameDamage
+from .generations import Layout, list_generations, parse_pointer, remove_unfinished, write_pointer
 from .lockfile import LockFile
-from .log import beginning
+from .log import write_new_log
 from .old_log import OldLog, generation_without_pointer
 from .projection import Projection
-from .records import Ack, Enqueue, Note, Record, Snapshot, encode_body, with_batch_fields
+from .records import Ack, Enqueue, Note, Record, Snapshot
 from .recovery import RecoveryReport, Tail, keep_aside
 from .snapshots import enqueue_record
 from .transitions import DEAD, DONE, DUE, LEASED, MAX_FAILURES, WAITING, Row
@@ -36,7 +36,6 @@ from .unit import Unit
 
 logger = logging.getLogger("nobroker_django")
 KEPT_SECONDS = 86_400.0
-_BATCH_BYTES = 1024 * 1024
 _PAGE_ROWS = 1000
 _STATES = (WAITING, DUE, LEASED, DONE, DEAD)
 _NAMES = {WAITING: "ready", DUE: "ready", LEASED: "leased", DONE: "leased", DEAD: "dead"}
@@ -146,29 +145,14 @@ def _make_live(unit: Unit, log: OldLog, end: int, files: Files, layout: Layout, 
         raise StorageError("convert", log.path, f"generation {generation} is beyond the largest number")
     temporary, target = layout.temporary("compact"), layout.log(generation)
     try:
-        _write(unit, log, end, files, layout, temporary, generation, now, file_mode)
+        _write(unit, log, end, files, temporary, generation, now, file_mode)
         files.rename(temporary, target)
         files.sync_directory(layout.directory)
         write_pointer(files, layout, generation, file_mode)
     except BaseException:
-        _clean_up(files, layout, temporary, target, generation)
+        remove_unfinished(files, layout, generation, temporary)
         raise
     return generation
-
-
-def _clean_up(files: Files, layout: Layout, temporary: Path, target: Path, generation: int) -> None:
-    """Remove what was written, unless the pointer may name it."""
-    try:
-        files.unlink(temporary)
-        fd = files.open(layout.pointer, os.O_RDONLY)
-        try:
-            live = files.pread(fd, 64, 0).strip() == b"%d" % generation
-        finally:
-            files.close(fd)
-        if not live:
-            files.unlink(target)
-    except OSError as error:
-        logger.warning("could not remove what is left of an unfinished conversion of %s: %s", layout.name, error)
 
 
 def _write(
@@ -176,7 +160,6 @@ def _write(
     log: OldLog,
     end: int,
     files: Files,
-    layout: Layout,
     path: Path,
     generation: int,
     now: float,
@@ -191,33 +174,7 @@ def _write(
         copies=sum(1 + (row.state == DONE) + min(row.failures, MAX_FAILURES) for row in _rows(unit)),
         enqueued_total=unit.enqueued_total,
     )
-    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        files.set_mode(fd, mode, layout.directory)
-        head = beginning(generation, snapshot)
-        write_all(files, fd, head)
-        size, batch, batch_bytes = len(head), list[tuple[int, bytes]](), 0
-        for row in _rows(unit):
-            for record in _copies(unit, log, row, now):
-                body = encode_body(record)
-                batch.append((int(record.TYPE), body))
-                batch_bytes += len(body)
-            if batch_bytes > _BATCH_BYTES:
-                size += _write_batch(files, fd, batch, size)
-                batch, batch_bytes = [], 0
-        if batch:
-            _write_batch(files, fd, batch, size)
-        files.sync(fd)
-    finally:
-        files.close(fd)
-
-
-def _write_batch(files: Files, fd: int, batch: list[tuple[int, bytes]], offset: int) -> int:
-    kind, body = batch[0]
-    batch[0] = kind, with_batch_fields(body, len(batch), offset)
-    data = b"".join(encode_frame(kind, body) for kind, body in batch)
-    write_all(files, fd, data)
-    return len(data)
+    write_new_log(files, path, generation, snapshot, (_copies(unit, log, row, now) for row in _rows(unit)), mode)
 
 
 def _rows(unit: Unit) -> Iterator[Row]:

@@ -7,6 +7,7 @@ error, never an empty queue.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from .files import Files, write_all
 from .framing import HEADER_BYTES, FrameDamage, decode_header, iter_frames
 from .options import shown
 from .records import RecordType
+
+logger = logging.getLogger("nobroker_django")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _FILE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})\.(?:current|lock|run|(?P<generation>[0-9]{6,})\.log)")
@@ -130,6 +133,21 @@ def _is_unfinished_creation(files: Files, layout: Layout) -> bool:
     finally:
         files.close(fd)
     return RecordType.SNAPSHOT in kinds and kinds <= {RecordType.SNAPSHOT, RecordType.OPEN}
+
+
+def remove_unfinished(files: Files, layout: Layout, generation: int, temporary: Path) -> None:
+    """Remove what an unfinished compaction or conversion wrote, unless the pointer may name it."""
+    try:
+        files.unlink(temporary)
+        fd = files.open(layout.pointer, os.O_RDONLY)
+        try:
+            live = files.pread(fd, 64, 0).strip() == b"%d" % generation
+        finally:
+            files.close(fd)
+        if not live:
+            files.unlink(layout.log(generation))
+    except OSError as error:
+        logger.warning("could not remove the unfinished generation %d of %s: %s", generation, layout.name, error)
 
 
 def parse_pointer(files: Files, layout: Layout, text: bytes) -> int:

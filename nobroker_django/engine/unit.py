@@ -65,7 +65,7 @@ class Unit:
             self._prefetch(record.id for record in records if hasattr(record, "id"))
             for frame, record in zip(chunk, records, strict=True):
                 self._log.fold(self, record, frame.offset)
-            self._advance(chunk[-1])
+            self.advance(chunk[-1])
             self.flush()
             if time.monotonic() - started > seconds and self.applied < stop:
                 return False
@@ -77,9 +77,6 @@ class Unit:
 
     def advance(self, frame: Frame) -> None:
         """Everything up to the end of ``frame`` is folded in."""
-        self._advance(frame)
-
-    def _advance(self, frame: Frame) -> None:
         self.applied = frame.end
         self.head_offset = frame.offset
         self._head = self._log.peek(frame.offset, FRAME_BYTES)
