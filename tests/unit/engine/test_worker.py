@@ -9,6 +9,7 @@ import pytest
 from nobroker_django import BackoffPolicy, CorruptLogError, JobState, NobrokerError, Queue, Worker
 from nobroker_django.engine import worker as module
 from tests.contract.helpers import live_log, run_python
+from tests.support.procs import wait_until
 
 AT_ONCE = BackoffPolicy(base=0)
 
@@ -156,8 +157,15 @@ def test_a_job_that_comes_later_is_picked_up_and_a_delayed_one_at_its_time(open_
 def test_a_signal_stops_the_worker_after_the_running_job_and_the_handlers_before_are_back(queue, number):
     queue.enqueue_many(range(3))
     before = signal.getsignal(number)
-    stats = Worker(queue, lambda job: os.kill(os.getpid(), number), max_jobs=3).run()
-    assert stats.succeeded in (1, 2)  # the main thread hears of it a little later
+
+    def handler(job):
+        of_the_worker = signal.getsignal(number)
+        os.kill(os.getpid(), number)
+        # only the main thread hears of it, and the first signal puts the handler before back
+        wait_until(lambda: signal.getsignal(number) is not of_the_worker, "the worker heard the signal")
+
+    stats = Worker(queue, handler, max_jobs=3).run()
+    assert stats.succeeded == 1
     assert queue.stats().leased == 0
     assert signal.getsignal(number) is before
 
