@@ -15,20 +15,23 @@ from .log import beginning
 from .records import Snapshot
 
 
-def create(files: Files, layout: Layout, lock_file: LockFile, *, now: float, file_mode: int) -> None:
+def create(files: Files, layout: Layout, lock_file: LockFile, *, now: float, file_mode: int) -> bool:
     """Create the queue, if nobody else is at it or has done it; look again in either case.
+
+    Returns:
+        Whether it was created here.
 
     Raises:
         OSError: the system refused something; what was begun is finished by the next one.
         PointerError: there are logs with jobs, but no pointer.
     """
     if not files.flock(lock_file.fd, exclusive=True):
-        return
+        return False
     try:
         if files.path_identity(layout.pointer) is not None or files.path_identity(layout.lock) != lock_file.identity:
-            return
+            return False
         if not may_create(files, layout):
-            return
+            return False
         lock_file.control.prepare()
         if 1 not in list_generations(files, layout):
             _write_first_log(files, layout, now, file_mode)
@@ -38,6 +41,7 @@ def create(files: Files, layout: Layout, lock_file: LockFile, *, now: float, fil
         except PermissionError:
             pass  # a parent that is not ours to read was not made by us either
         write_pointer(files, layout, 1, file_mode)
+        return True
     finally:
         files.funlock(lock_file.fd)
 

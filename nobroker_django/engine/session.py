@@ -171,8 +171,8 @@ class Session:
             if self.files.path_identity(self.layout.pointer) is None:
                 if generation_without_pointer(self.files, self.layout) is not None:
                     self._convert(self._lock_file, deadline)
-                else:
-                    create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode)
+                elif create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode):
+                    deadline.renew()  # that was work, not waiting
                 self._drop_what_moved()
                 return None
             self._open_live_log(deadline)
