@@ -127,7 +127,7 @@ class Worker:
         concurrency: number of threads.
         poll_interval: seconds between looks at an empty queue, at the most.
         max_jobs: stop after this many deliveries.
-        idle_timeout: stop after this many seconds without a job.
+        idle_timeout: stop after this many seconds without a job, and one more look in vain.
         handle_signals: in the main thread, let SIGINT and SIGTERM stop the worker; a second one acts as usual.
 
     Raises:
@@ -206,9 +206,10 @@ class Worker:
             while not self._stop.is_set():
                 if not self._reserve():
                     return
+                idle_since = self._idle_since()
                 job = self.queue.lease_one(timeout=self.poll_interval)
                 if job is None:
-                    self._unreserve()
+                    self._unreserve(idle_since)
                     continue
                 self._run_one(job)
         except BaseException as error:
@@ -221,15 +222,21 @@ class Worker:
         with self._lock:
             if self.max_jobs is not None and self._reserved >= self.max_jobs:
                 return False
-            if self.idle_timeout is not None and self._busy == 0 and self._idle.passed():
-                self._stop.set()
-                return False
             self._reserved += 1
             return True
 
-    def _unreserve(self) -> None:
+    def _idle_since(self) -> int | None:
+        """How many jobs were taken when the idle time was over, or None: it is not over, or something runs."""
+        with self._lock:
+            over = self.idle_timeout is not None and self._busy == 0 and self._idle.passed()
+            return self.stats.leased if over else None
+
+    def _unreserve(self, idle_since: int | None) -> None:
+        """A look in vain: it ends the worker if it began after the idle time, with no job taken since."""
         with self._lock:
             self._reserved -= 1
+            if self.stats.leased == idle_since:
+                self._stop.set()
 
     def _run_one(self, job: Job) -> None:
         with self._lock:

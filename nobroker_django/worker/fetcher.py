@@ -108,6 +108,8 @@ class Fetcher:
             self._allowed += self._budget.take(free - self._allowed) if free > self._allowed else 0
             if self._allowed == 0:
                 return EXIT_FINISHED
+            # Before the look: what runs now may put a job into a queue behind it, and have ended when it returns.
+            running = self._running
             try:
                 queue, jobs = self._lease(min(free, self._allowed))
             except (CorruptLogError, QueueClosedError):
@@ -122,10 +124,10 @@ class Fetcher:
             if queue is not None:
                 self._hand_out(queue, jobs)
                 last_job = time.monotonic()
-            elif self._running:
+            elif running:
                 last_job = time.monotonic()
                 if self._options.drain:
-                    self._wait_for_change()
+                    self._wait_for_fewer(running)
             elif time.monotonic() - last_job >= patience:
                 return EXIT_FINISHED
         return EXIT_STOPPED
@@ -136,11 +138,10 @@ class Fetcher:
             self._changed.wait_for(lambda: self._stopping or self._running < self._options.threads)
             return None if self._stopping else self._options.threads - self._running
 
-    def _wait_for_change(self) -> None:
-        """Until a running job ends, or for a moment: another process may put work in."""
+    def _wait_for_fewer(self, running: int) -> None:
+        """Until less than that runs, or for a moment: another process may put work in."""
         with self._changed:
-            before = self._running
-            self._changed.wait_for(lambda: self._stopping or self._running < before, IDLE_WAIT)
+            self._changed.wait_for(lambda: self._stopping or self._running < running, IDLE_WAIT)
 
     def _lease(self, count: int) -> tuple[Queue | None, list[Job]]:
         """Jobs of the first queue in turn that has any; waits up to ``IDLE_WAIT`` seconds when none has."""

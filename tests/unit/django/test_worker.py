@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from nobroker_django import JobState
 from nobroker_django.engine.errors import LockTimeoutError
-from nobroker_django.execution import Outcome, Report
+from nobroker_django.execution import Outcome, Report, execute
 from nobroker_django.queues import get_queue
 from nobroker_django.worker.budget import Budget
 from nobroker_django.worker.console import Console, describe
@@ -22,7 +22,7 @@ from nobroker_django.worker.shutdown import SignalPipe, read_available, wait_rea
 
 from .sample import add
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def until(condition):
@@ -211,6 +211,34 @@ def test_no_more_is_leased_than_threads_are_free(console, monkeypatch):
     assert fetcher.exit_code == EXIT_FINISHED
     assert set(asked) <= {1, 2}
     assert fetcher.counts[Outcome.SUCCEEDED] == 5
+
+
+def test_draining_looks_again_after_a_job_that_ended_during_a_look_in_vain(console, monkeypatch):
+    """It may have put another one into the queue behind the look."""
+    looked, finished = threading.Event(), threading.Event()
+    fetcher, _ = make_fetcher(console, get_queue(), finished, threads=2, drain=True)
+    lease = get_queue().lease
+
+    def look(count, **options):
+        jobs = lease(count, **options)
+        if not jobs and not looked.is_set():
+            looked.set()
+            until(lambda: fetcher._running == 0)
+        return jobs
+
+    def add_another(queue, job, **options):
+        if job.payload["args"] == [1]:
+            assert looked.wait(PATIENCE)
+            add.enqueue(2)
+        return execute(queue, job, **options)
+
+    monkeypatch.setattr(get_queue(), "lease", look)
+    monkeypatch.setattr("nobroker_django.worker.fetcher.execute", add_another)
+    add.enqueue(1)
+    fetcher.start()
+    assert finished.wait(PATIENCE)
+    assert fetcher.exit_code == EXIT_FINISHED
+    assert fetcher.counts[Outcome.SUCCEEDED] == 2
 
 
 def test_a_queue_that_cannot_be_read_for_a_moment_is_asked_again(console, monkeypatch):
