@@ -30,6 +30,14 @@ def until(condition: Callable[[], Any], what: str = "") -> Any:
     return value
 
 
+def state_of(pid: int) -> str | None:
+    """The kernel's letter for what a process does, "T" for stopped, "Z" for a zombie; None: there is no such one."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 class Work:
     """One ``nobroker_work`` with all its processes in a process group of its own."""
 

@@ -9,16 +9,12 @@ import pytest
 from nobroker_django import JobState
 
 from . import jobs
-from .conftest import until
+from .conftest import state_of, until
 
 
 def alive(pid):
     """Whether the process runs (a zombie does not)."""
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return state_of(pid) not in (None, "Z")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -39,7 +35,7 @@ def test_running_jobs_finish_and_no_new_one_begins(place, number, send):
         place.until_started(f"job{n}")
     waiting = jobs.note.enqueue(str(place / "trace"), "x")
     getattr(work, send)(number)
-    work.until_says("stopping: 1 running")
+    until(lambda: work.text().count("stopping: 1 running") == 2, "both children heard it")
     for n in range(2):
         place.let_go(f"job{n}")
     assert work.end() == 0

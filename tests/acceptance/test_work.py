@@ -17,22 +17,27 @@ from .conftest import ROOT, until
 
 
 def test_every_job_runs_exactly_once_in_several_processes_of_several_threads(place):
+    held = [jobs.hold.enqueue(str(place), f"held {n}") for n in range(5)]
     half = [jobs.note.enqueue(str(place / "trace"), f"before {n}") for n in range(100)]
     work = place.work("--processes", 2, "--threads", 4)
     work.until_ready(2)
+    pids = {place.until_started(f"held {n}")[0] for n in range(5)}
+    assert len(pids) == 2
+    for n in range(5):
+        place.let_go(f"held {n}")
     half += jobs.note.enqueue_many(jobs.note.s(str(place / "trace"), f"after {n}") for n in range(100))
-    until(lambda: place.queue().stats().done == 200)
+    until(lambda: place.queue().stats().done == 205)
     work.signal(15)
     assert work.end() == 0
     assert Counter(place.lines("trace")) == Counter(
         [f"before {n}" for n in range(100)] + [f"after {n}" for n in range(100)]
     )
-    for result in half:
+    for result in held + half:
         result.refresh()
         assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
-    assert (
-        len({line.split("pid ")[1].split(")")[0] for line in work.text().splitlines() if "succeeded (" in line}) == 2
-    )
+    lines = [line for line in work.text().splitlines() if "succeeded (" in line]
+    assert len(lines) == 205
+    assert {int(line.split("pid ")[1].split(")")[0]) for line in lines} == pids
 
 
 def test_a_result_comes_back_to_the_caller(place):
@@ -97,17 +102,17 @@ def test_a_worker_of_one_queue_leaves_the_others_alone(place):
 
 
 def test_a_job_that_runs_longer_than_its_lease_is_not_delivered_again(place, configure):
-    configure(VISIBILITY_TIMEOUT=1.0)
+    configure(VISIBILITY_TIMEOUT=2.0)
     result = jobs.hold.enqueue(str(place), "long")
-    own = jobs.hold.using(visibility_timeout=0.5).enqueue(str(place), "own")
+    own = jobs.hold.using(visibility_timeout=1.0).enqueue(str(place), "own")
     work = place.work("--processes", 2)
     place.until_started("long")
     place.until_started("own")
     first = {one.id: place.queue().get(one.id).lease_deadline for one in (result, own)}
-    for one, length in ((result, 1.0), (own, 0.5)):
+    for one, length in ((result, 2.0), (own, 1.0)):
 
         def extended(job_id=one.id, length=length):
-            return place.queue().get(job_id).lease_deadline > first[job_id] + 3 * length
+            return place.queue().get(job_id).lease_deadline > first[job_id] + 1.5 * length
 
         until(extended)
         job = place.queue().get(one.id)

@@ -14,8 +14,16 @@ def open_page(browser, address):
     assert [line for line in severe if "favicon" not in line] == []
 
 
-def press(browser, selector):
-    browser.find_element("css selector", selector).click()
+def press(browser, how, what):
+    """Click on what leads to another page, and wait for that page: a click returns before the old one is gone."""
+    from selenium.webdriver.support.expected_conditions import staleness_of
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    page = browser.find_element("tag name", "html")
+    browser.find_element(how, what).click()
+    patience = WebDriverWait(browser, 60)
+    patience.until(staleness_of(page))
+    patience.until(lambda browser: browser.execute_script("return document.readyState") == "complete")
 
 
 def texts(browser, selector):
@@ -32,21 +40,21 @@ def test_from_the_index_to_a_dead_letter(site, browser, django_user_model):
     open_page(browser, f"{site}/admin/")
     browser.find_element("name", "username").send_keys("root")
     browser.find_element("name", "password").send_keys("secret")
-    press(browser, "[type=submit]")
-    press(browser, ".model-job th a")
+    press(browser, "css selector", "[type=submit]")
+    press(browser, "css selector", ".model-job th a")
     assert texts(browser, "#result_list .field-short_id") == [waiting.id]
     assert texts(browser, "#content h1") == ["Jobs of queue “default”"]
 
-    press(browser, ".model-deadletter th a")
+    press(browser, "css selector", ".model-deadletter th a")
     assert texts(browser, "#result_list tbody tr") == []
-    browser.find_element("link text", "emails").click()
+    press(browser, "link text", "emails")
     assert texts(browser, "#result_list .field-short_id") == [HOSTILE]
     assert texts(browser, "#result_list .field-error") == [f"ValueError: {HOSTILE}"]
     for choice in ("ValueError", HOSTILE):
-        browser.find_element("link text", choice).click()
+        press(browser, "link text", choice)
         assert texts(browser, "#result_list .field-short_id") == [HOSTILE]
 
-    press(browser, "#result_list .field-short_id a")
+    press(browser, "css selector", "#result_list .field-short_id a")
     assert HOSTILE in texts(browser, ".field-payload pre")[0]
     assert HOSTILE in texts(browser, ".field-error_history details[open]")[0]
     assert browser.find_elements("css selector", "#content img, #content script:not([src])") == []
@@ -54,7 +62,7 @@ def test_from_the_index_to_a_dead_letter(site, browser, django_user_model):
     wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
     assert wide <= 0, "the page is wider than the window"
 
-    press(browser, ".submit-row .closelink")
+    press(browser, "css selector", ".submit-row .closelink")
     assert urlsplit(browser.current_url).query == "queue=emails"
     assert texts(browser, "#result_list .field-short_id") == [HOSTILE]
 

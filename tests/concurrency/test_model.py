@@ -213,13 +213,15 @@ pytestmark = [
     pytest.mark.contract("ORD-01", "LEASE-03", "LEASE-04", "LEASE-05", "LEASE-08", "ENQ-04", "COMP-01", "COMP-03")
 ]
 TestTwoHandles = TwoHandles.TestCase
-TestTwoHandles.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+TestTwoHandles.settings = settings(max_examples=60, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.long
 class TestMany(TwoHandles.TestCase):  # type: ignore[misc,valid-type]
     settings = settings(
-        max_examples=600, stateful_step_count=80, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=600,
+        stateful_step_count=80,
+        derandomize=False,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )

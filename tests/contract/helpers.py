@@ -221,7 +221,7 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
 # --- processes
 
 
-def run_python(code: str, *arguments: object, timeout: float = 60) -> str:
+def run_python(code: str, *arguments: object) -> str:
     """Run code in a fresh interpreter and return what it printed; a failure there is a failure here."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -229,7 +229,7 @@ def run_python(code: str, *arguments: object, timeout: float = 60) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -79,17 +79,17 @@ def test_the_verb_has_not_returned_while_the_sync_is_under_way(open_queue):
     def before(call):
         if armed and call.name == "datasync" and call.path.endswith(".log"):
             syncing.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     armed = False
     queue = open_queue(files=RecordingFiles(before))
     armed = True
     thread = threading.Thread(target=lambda: (queue.enqueue(1), returned.set()))
     thread.start()
-    assert syncing.wait(10)
+    assert syncing.wait(60)
     assert not returned.is_set()
     go_on.set()
-    thread.join(10)
+    thread.join(60)
     assert returned.is_set()
 
 

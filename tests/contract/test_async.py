@@ -169,6 +169,7 @@ import asyncio, json, sys
 from nobroker_django.engine.aio import AsyncQueue
 
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60  # a remark on a step that a busy machine made slow is none
     async with AsyncQueue(sys.argv[1]) as queue:
         mine = []
         async def take():

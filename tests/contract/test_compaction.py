@@ -230,7 +230,7 @@ def test_only_one_compaction_runs_at_a_time(open_queue, queue_dir):
     def before(call):
         if call.name == "sync" and ".compact." in call.path:
             inside.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     first, second = open_queue(files=RecordingFiles(before)), open_queue(lock_timeout=0.2)
     first.enqueue(1)
@@ -238,13 +238,13 @@ def test_only_one_compaction_runs_at_a_time(open_queue, queue_dir):
     thread = threading.Thread(target=lambda: outcome.append(first.compact()))
     thread.start()
     try:
-        assert inside.wait(10)
+        assert inside.wait(60)
         with pytest.raises(NobrokerError, match=r"another compaction|was not free") as refused:
             second.compact()
         assert refused.value.stored is False
     finally:
         go_on.set()
-        thread.join(10)
+        thread.join(60)
     assert outcome[0].jobs_kept == 1
     assert int((queue_dir / "default.current").read_text()) == 2
 

@@ -233,7 +233,7 @@ def test_a_job_that_kills_its_worker_runs_out_of_attempts(open_queue, queue_dir,
     job = queue.enqueue("poison", max_attempts=3)
     for attempt in (1, 2, 3):
         worker = start_python(code, queue_dir, clock.now)
-        assert worker.communicate(timeout=30)[0] == f"{attempt}\n"
+        assert worker.communicate(timeout=60)[0] == f"{attempt}\n"
         assert worker.returncode == -9
         clock.advance(10)
         assert queue.get(job.id).attempts == attempt

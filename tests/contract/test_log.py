@@ -686,7 +686,7 @@ def test_those_who_wait_for_the_sync_that_fails_are_not_told_that_all_is_well(op
         def datasync(self, fd):
             if self.failing and self.paths.get(fd, "").endswith(".log"):
                 syncing.set()
-                assert go_on.wait(10)
+                assert go_on.wait(60)
             super().datasync(fd)
 
     waiting = threading.Event()
@@ -711,14 +711,14 @@ def test_those_who_wait_for_the_sync_that_fails_are_not_told_that_all_is_well(op
 
     one = threading.Thread(target=enqueue_first)
     one.start()
-    assert syncing.wait(10)
+    assert syncing.wait(60)
     patient.record.clear()
     two = threading.Thread(target=lambda: outcome.append(second.enqueue("second")))
     two.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     go_on.set()
-    one.join(20)
-    two.join(20)
+    one.join(60)
+    two.join(60)
     assert len(outcome) == 2
     assert [type(item).__name__ for item in outcome if isinstance(item, Exception)] == ["OutcomeUnknownError"]
     assert patient.record.on(".log", "pwrite")  # the doubtful bytes were written again

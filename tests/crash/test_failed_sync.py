@@ -112,14 +112,14 @@ def test_whoever_waits_for_a_sync_that_fails_gets_no_success_without_a_rewrite(f
     def slow(call: Call) -> Call:
         if call.kind == "datasync" and call.path.endswith(".log") and not in_sync.is_set():
             in_sync.set()
-            assert go.wait(30)
+            assert go.wait(60)
         return plain(call)
 
     failing.before = slow  # type: ignore[method-assign]
     failing.arm(0, errno.EIO, kinds=frozenset({"datasync"}), path=".log")
     threads = [threading.Thread(target=enqueue, args=(first, "first"))]
     threads[0].start()
-    assert in_sync.wait(30)
+    assert in_sync.wait(60)
     recorder.calls.clear()
     for number, queue in enumerate(others):
         threads.append(threading.Thread(target=enqueue, args=(queue, f"other {number}")))
@@ -129,7 +129,7 @@ def test_whoever_waits_for_a_sync_that_fails_gets_no_success_without_a_rewrite(f
     stop = log.stat().st_size
     go.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert isinstance(outcomes["first"], OutcomeUnknownError)
     assert [outcomes[f"other {number}"] for number in range(waiters)] == [True] * waiters
     assert written_again([call for call in recorder.calls if call.kind != "write"], size, stop)

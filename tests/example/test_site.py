@@ -68,18 +68,18 @@ def test_runserver_shows_the_pages(tmp_path):
             ("/upload/", b"csrfmiddlewaretoken"),
             ("/queue/", b"Done"),
         ]:
-            with opener.open(address + path, timeout=20) as response:
+            with opener.open(address + path, timeout=60) as response:
                 assert content in response.read()
-        with opener.open(f"{address}/static/album/style.css", timeout=20) as response:
+        with opener.open(f"{address}/static/album/style.css", timeout=60) as response:
             assert response.headers.get_content_type() == "text/css"
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 def wait_for_address(log: Path, server: subprocess.Popen[bytes]) -> str:
     """The address that runserver prints when it listens."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for word in log.read_text().split():
             if word.startswith("http://127.0.0.1:"):

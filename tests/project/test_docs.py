@@ -276,7 +276,7 @@ def test_the_backup_script_of_the_page_gives_a_queue_that_opens(queue_dir, tmp_p
         queue.ack_many(queue.lease(3))
         queue.compact()
         queue.nack(queue.lease(1)[0], delay=60)
-        subprocess.run(["sh", str(program), str(queue_dir), "emails", str(target)], check=True, timeout=30)
+        subprocess.run(["sh", str(program), str(queue_dir), "emails", str(target)], check=True, timeout=60)
         expected = queue.stats()
     assert sorted(path.name for path in target.iterdir()) == ["emails.000002.log", "emails.current"]
     with Queue(target, "emails") as restored:

@@ -21,7 +21,7 @@ def test_the_readme_has_exactly_two_commands_of_one_line_each():
 
 @pytest.mark.parametrize("name", ["demo", "tests"])
 def test_the_check_run_takes_the_command_from_the_readme(name):
-    done = subprocess.run(["bash", ".ci/run", "--readme", name], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", ".ci/run", "--readme", name], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.rstrip("\n")) == (0, COMMANDS[name])
     assert re.search(rf"^run_readme {name}$", CI, re.MULTILINE), "the check run does not call it"
 
@@ -42,7 +42,7 @@ def test_the_commands_run_the_demo_and_the_suite():
 
 def test_an_unknown_name_is_refused():
     done = subprocess.run(
-        ["bash", ".ci/run", "--readme", "none"], cwd=ROOT, capture_output=True, text=True, timeout=30
+        ["bash", ".ci/run", "--readme", "none"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
     assert "no command named 'none'" in done.stderr

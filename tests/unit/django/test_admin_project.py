@@ -104,7 +104,12 @@ def run(project, *command):
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", *command],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{project}", "DJANGO_SETTINGS_MODULE": "settings"},
+        env={
+            # Without what pytest was told about this run.
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+            "PYTHONPATH": f"{ROOT}:{project}",
+            "DJANGO_SETTINGS_MODULE": "settings",
+        },
         capture_output=True,
         text=True,
         timeout=120,

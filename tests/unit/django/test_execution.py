@@ -33,7 +33,7 @@ def make():
 
 
 def deliver():
-    job = get_queue().lease_one(timeout=10)
+    job = get_queue().lease_one(timeout=60)
     assert job is not None
     return job, execute(get_queue(), job)
 
@@ -154,7 +154,7 @@ def test_anything_raised_is_a_failed_attempt_that_is_recorded(make, make_error, 
     stored = get_queue().get(job.id)
     assert (stored.state, stored.attempts) == (JobState.READY, 1)
     assert (stored.errors[-1].error_class or "").endswith(name)
-    get_queue().nack(get_queue().lease_one(timeout=10))
+    get_queue().nack(get_queue().lease_one(timeout=60))
     assert get_queue().get(job.id).state is JobState.DEAD
 
 

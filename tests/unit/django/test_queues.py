@@ -54,11 +54,13 @@ def test_a_forked_child_can_ask_for_a_queue_while_a_thread_of_the_parent_was_ope
     with queues._lock:
         pid = os.fork()
         if pid == 0:
-            signal.alarm(10)  # instead of waiting for ever for a lock that nobody holds
+            code = 1
+            signal.alarm(60)  # instead of waiting for ever for a lock that nobody holds
             try:
                 get_queue().enqueue("from the child")
+                code = 0
             finally:
-                os._exit(0)
+                os._exit(code)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert get_queue().stats().ready == 1

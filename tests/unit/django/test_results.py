@@ -65,7 +65,7 @@ def test_wait_returns_when_the_job_is_finished():
     result = add.enqueue(1)
     thread = threading.Thread(target=run_next)
     thread.start()
-    assert result.wait(timeout=10) is result
+    assert result.wait(timeout=60) is result
     thread.join()
     assert result.return_value == 2
 

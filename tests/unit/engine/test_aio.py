@@ -27,7 +27,7 @@ from nobroker_django.engine import offloop
 from nobroker_django.engine.aio import AsyncQueue, QueueOptions
 from tests.contract.helpers import RELEASE, Call, FailingFiles, RecordingFiles, in_child, read_log
 
-PATIENCE = 20  # seconds after which something that waits for an event has failed
+PATIENCE = 60  # seconds after which something that waits for an event has failed
 
 
 @pytest.fixture(autouse=True)
@@ -322,7 +322,7 @@ class Watchdog:
         with self._turn:
             self.calls += 1
             aim = self.rounds + 3
-            if not self._turn.wait_for(lambda: self.rounds >= aim, 10):
+            if not self._turn.wait_for(lambda: self.rounds >= aim, PATIENCE / 2):
                 self.blocked += 1
 
     async def watch(self) -> None:

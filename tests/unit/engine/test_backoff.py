@@ -20,7 +20,7 @@ positive = st.floats(0, 1.7e308)
     jitter=st.floats(0, 1),
     attempts=st.integers(-5, 10**6),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_pause_is_finite_not_negative_and_within_the_cap(base, factor, max_delay, jitter, attempts):
     policy = BackoffPolicy(base, factor, max_delay, jitter)
     for _ in range(3):
@@ -33,7 +33,7 @@ def test_any_pause_is_finite_not_negative_and_within_the_cap(base, factor, max_d
 @given(
     base=st.integers(0, 1000), factor=st.integers(1, 10), max_delay=st.integers(0, 10**9), attempts=st.integers(1, 400)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_without_jitter_the_pause_is_what_the_formula_says(base, factor, max_delay, attempts):
     exact = min(max_delay, base * factor ** (attempts - 1))
     assert BackoffPolicy(base, factor, max_delay, 0).delay_for(attempts) == pytest.approx(exact, rel=1e-9)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nobroker_django.engine.failures import MAX_MESSAGE_BYTES, MAX_TRACEBACK_BYTES, describe
@@ -107,7 +107,6 @@ def test_text_and_nothing_are_taken_as_they_are():
 
 @pytest.mark.contract("RETRY-04")
 @given(st.text(st.characters(), max_size=50), st.integers(1, 400))
-@settings(deadline=None)
 def test_any_text_is_recordable_and_cut_at_8_kib_with_a_marker(piece, times):
     text = (piece or "x") * times
     message = describe(text).message

@@ -55,13 +55,13 @@ values = st.recursive(
 
 
 @given(values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_json_value_comes_back_exactly_equal(value):
     assert exactly_equal(value, decode_payload(encode_payload(value)))
 
 
 @given(values)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_stored_is_strict_json_of_one_line_in_utf8(value):
     """C24, C25: for readers that know nothing of this package and read line by line."""
 
@@ -96,7 +96,7 @@ odd = st.sampled_from(
 @given(
     st.recursive(scalars | odd, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4))
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_value_is_either_refused_or_comes_back_exactly_equal(value):
     try:
         data = encode_payload(value)
@@ -448,7 +448,7 @@ def test_a_result_that_cannot_be_stored_is_refused_with_its_path_and_the_job_can
 
 
 @given(values)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_results_come_back_exactly_as_payloads_do(value):
     assert exactly_equal(value, decode_payload(encode_payload(value, what="result", limit=module.MAX_RESULT_BYTES)))
 
