@@ -28,6 +28,8 @@ from .unit import Unit
 logger = logging.getLogger("nobroker_django")
 
 PIECE_SECONDS = 0.01
+QUIET_PIECE_SECONDS = 0.03  # when nobody has appended between so many pieces
+QUIET_PIECES = 4
 LONGEST_PIECE_SECONDS = 1.0
 PAUSE_SECONDS = 0.002
 PROMOTE_ROWS = 2000
@@ -137,6 +139,7 @@ class _Verb(Generic[T]):
         self._folder = folder
         self._may_fold = False
         self._piece = PIECE_SECONDS
+        self._last_end = self._quiet = 0
         self._last_backlog = 1 << 62
         self._reached = -1
         self._rebuilds = 0
@@ -176,7 +179,10 @@ class _Verb(Generic[T]):
             self._may_fold = self._try_to_be_the_folder(held)
         if self._may_fold and backlog >= self._last_backlog:
             self._piece = min(2 * self._piece, LONGEST_PIECE_SECONDS)
-        done = (backlog <= BACKLOG_BYTES or self._may_fold) and unit.fold(held.end, self._piece)
+        self._quiet = self._quiet + 1 if held.end == self._last_end else 0
+        self._last_end = held.end
+        seconds = max(self._piece, QUIET_PIECE_SECONDS) if self._quiet >= QUIET_PIECES else self._piece
+        done = (backlog <= BACKLOG_BYTES or self._may_fold) and unit.fold(held.end, seconds)
         if unit.applied > self._reached:
             self._patience = Deadline(self._session.lock_timeout)
         self._reached, self._last_backlog = max(self._reached, unit.applied), backlog

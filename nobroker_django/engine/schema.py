@@ -13,6 +13,8 @@ from .transitions import DEAD, DUE, LEASED, WAITING, Row
 FORMAT = 4
 STATES = ("waiting", "due", "leased", "done", "dead")
 COLUMNS = tuple(field.name for field in fields(Row))
+# Set by a job's first record and never changed.
+FIXED = frozenset(("seq", "id", "priority", "enqueued_at", "visibility_timeout", "payload_offset", "task"))
 SCHEMA = f"""
 CREATE TABLE meta (
     format INTEGER, generation INTEGER, log_id INTEGER, applied INTEGER, head_offset INTEGER, head BLOB,

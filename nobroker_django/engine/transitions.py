@@ -112,6 +112,9 @@ def _rank_now(state: State, at: float) -> float:
     return state.clock
 
 
+_COPIED_STATES = {"leased": LEASED, "dead": DEAD, "due": DUE}
+
+
 def _enqueue(state: State, record: Enqueue, offset: int) -> None:
     existing = state.find(record.id)
     if existing is not None and existing.state != DONE:
@@ -124,23 +127,22 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
     rank = record.rank
     if rank is None:
         rank = _rank_now(state, record.enqueued_at) if record.available_at is None else record.available_at
-    initial = {"leased": LEASED, "dead": DEAD, "due": DUE}.get(record.state, DUE if at_once else WAITING)
     state.add(
         Row(
-            seq=record.seq if record.seq is not None else state.base + offset,
-            id=record.id,
-            state=initial,
-            priority=record.priority,
-            rank=rank,
-            available_at=rank if record.available_at is None else record.available_at,
-            waits=int(record.waits if copied else not at_once),
-            enqueued_at=record.enqueued_at,
-            attempts=record.attempts,
-            max_attempts=record.max_attempts,
-            lease_deadline=record.lease_deadline,
-            lease_token=record.lease_token,
-            started=int(record.started),
-            visibility_timeout=record.visibility_timeout,
+            record.seq if record.seq is not None else state.base + offset,
+            record.id,
+            _COPIED_STATES.get(record.state, DUE if at_once else WAITING),
+            record.priority,
+            rank,
+            rank if record.available_at is None else record.available_at,
+            int(record.waits if copied else not at_once),
+            record.enqueued_at,
+            record.attempts,
+            record.max_attempts,
+            record.lease_deadline,
+            record.lease_token,
+            int(record.started),
+            record.visibility_timeout,
             payload_offset=offset,
             result_offset=0,
             failures=0,

@@ -8,20 +8,28 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable
-from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from . import transitions
 from .framing import FRAME_BYTES, Frame
 from .log import Log
 from .records import Record
-from .schema import COLUMNS, SELECT_META, STATES, UPDATE_META, Stale
+from .schema import COLUMNS, FIXED, SELECT_META, STATES, UPDATE_META, Stale
 from .transitions import DUE, LEASED, MAX_FAILURES, WAITING, Row
 
-_CHUNK = 250
+# Records are folded in chunks, about as many as the time allows: a row that several of them change is written once.
+_RECORDS_PER_SECOND = 50_000
+_FEWEST_RECORDS = 250
+_MOST_RECORDS = 4000
+_MOST_BYTES = 1024 * 1024
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-_UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in COLUMNS[2:])} WHERE seq = ?"
+# What no record changes after the job's first one is not written again.
+_CHANGING = tuple(name for name in COLUMNS if name not in FIXED)
+_UPDATE = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _CHANGING)} WHERE seq = ?"
+_values = attrgetter(*COLUMNS)
+_changing = attrgetter(*_CHANGING, "seq")
 
 
 class Unit:
@@ -59,15 +67,29 @@ class Unit:
         if self.applied >= stop:
             return True
         started = time.monotonic()
+        decode, fold = self._log.decode, self._log.fold
         frames = self._log.frames(self.applied, stop)
-        while chunk := list(islice(frames, _CHUNK)):
-            records = [self._log.decode(frame) for frame in chunk]
-            self._prefetch(record.id for record in records if hasattr(record, "id"))
-            for frame, record in zip(chunk, records, strict=True):
-                self._log.fold(self, record, frame.offset)
-            self.advance(chunk[-1])
+        chunk: list[tuple[int, Record]] = []
+        ids: list[str] = []
+        most = min(max(int(_RECORDS_PER_SECOND * min(seconds, 1.0)), _FEWEST_RECORDS), _MOST_RECORDS)
+        end_of_chunk = self.applied + _MOST_BYTES
+        for frame in frames:
+            record = decode(frame)
+            chunk.append((frame.offset, record))
+            job_id = getattr(record, "id", None)
+            if job_id is not None:
+                ids.append(job_id)
+            if len(chunk) < most and frame.end < end_of_chunk and frame.end < stop:
+                continue
+            self._prefetch(ids)
+            for offset, record in chunk:
+                fold(self, record, offset)
+            self.advance(frame)
             self.flush()
-            if time.monotonic() - started > seconds and self.applied < stop:
+            chunk.clear()
+            ids.clear()
+            end_of_chunk = frame.end + _MOST_BYTES
+            if time.monotonic() - started > seconds and frame.end < stop:
                 return False
         return True
 
@@ -84,8 +106,8 @@ class Unit:
 
     def _prefetch(self, ids: Iterable[str]) -> None:
         wanted = [job_id for job_id in dict.fromkeys(ids) if job_id not in self._rows]
-        for at in range(0, len(wanted), _CHUNK):
-            some = wanted[at : at + _CHUNK]
+        for at in range(0, len(wanted), _FEWEST_RECORDS):
+            some = wanted[at : at + _FEWEST_RECORDS]
             found = self._connection.execute(f"{_SELECT} WHERE id IN ({', '.join('?' * len(some))})", some)
             rows = {row[1]: Row(*row) for row in found}
             for job_id in some:
@@ -156,7 +178,7 @@ class Unit:
         if self._new:
             execute(_INSERT, map(_values, self._new.values()))
         if self._changed:
-            execute(_UPDATE, ((*_values(row)[2:], row.seq) for row in self._changed.values()))
+            execute(_UPDATE, map(_changing, self._changed.values()))
         if self._failures:
             execute("INSERT OR IGNORE INTO failures VALUES (?, ?)", self._failures)
             execute(
@@ -275,8 +297,3 @@ class Unit:
     def _select(self, condition: str, *parameters: Any) -> list[Row]:
         self.flush()
         return [Row(*row) for row in self._connection.execute(f"{_SELECT} {condition}", parameters)]
-
-
-def _values(row: Row) -> tuple[Any, ...]:
-    """The row's columns in order."""
-    return tuple(getattr(row, name) for name in COLUMNS)

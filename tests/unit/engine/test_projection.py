@@ -9,6 +9,7 @@ import pytest
 
 from nobroker_django import BackoffPolicy
 from nobroker_django.engine import deciding, leasing
+from nobroker_django.engine.unit import Unit
 from tests.contract.helpers import RecordingFiles
 
 
@@ -129,6 +130,26 @@ def test_a_long_backlog_is_folded_in_pieces_between_which_a_producer_gets_the_lo
     stats = reader.stats()
     assert len(pauses) >= 3
     assert stats.ready == 2003
+
+
+@pytest.mark.parametrize("appends", [True, False])
+def test_pieces_of_a_backlog_are_longer_while_nobody_appends(open_queue, monkeypatch, appends):
+    monkeypatch.setattr(deciding, "BACKLOG_BYTES", 1000)
+    producer, reader = open_queue(fsync=False), open_queue(fsync=False)
+    producer.enqueue_many(range(20 * 250))
+    pieces = []
+    fold = Unit.fold
+
+    def piece(unit, stop, seconds):
+        pieces.append(seconds)
+        return fold(unit, stop, 0.0)
+
+    monkeypatch.setattr(Unit, "fold", piece)
+    monkeypatch.setattr(deciding, "sleep", lambda seconds: producer.enqueue("x") if appends else None)
+    reader.stats()
+    assert len(pieces) > 10
+    assert max(pieces) == (deciding.PIECE_SECONDS if appends else deciding.QUIET_PIECE_SECONDS)
+    assert pieces[: deciding.QUIET_PIECES] == [deciding.PIECE_SECONDS] * deciding.QUIET_PIECES
 
 
 def test_jobs_become_due_in_bounded_batches(open_queue, clock, monkeypatch):
