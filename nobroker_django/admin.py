@@ -26,8 +26,10 @@ from django.urls import reverse
 from .admin_support import showing
 from .admin_support.columns import JobColumns
 from .admin_support.connection import alias_of, connection_of, queue_names, reading
-from .admin_support.filters import MANY, QUEUE_PARAMETER, ErrorFilter, QueueFilter, StateFilter, TaskFilter
+from .admin_support.filters import QUEUE_PARAMETER, ErrorFilter, QueueFilter, StateFilter, TaskFilter
 from .admin_support.paging import CappedPaginator
+from .admin_support.searching import MANY, begins, in_states, with_task_beginning
+from .engine.transitions import DEAD
 from .models import DeadLetter, Job
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ else:
     JobModelAdmin = admin.ModelAdmin
 
 _SAFE = ("GET", "HEAD")
-_AFTER_ANY_TEXT = "\U0010ffff"
 
 
 class JobList(ChangeList):
@@ -175,7 +176,8 @@ class QueueAdmin(JobColumns, JobModelAdmin):
         wanted = request.GET.get(QUEUE_PARAMETER)
         if wanted and wanted not in queue_names():
             raise IncorrectLookupParameters(f"there is no queue {wanted!r}")
-        return self.model._default_manager.queue(queue_of(request)).order_by(*self.ordering)
+        queryset: QuerySet[Job] = self.model._default_manager.queue(queue_of(request)).order_by(*self.ordering)
+        return in_states(queryset, Q(state=DEAD), ("dead",)) if self.only_dead else queryset
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """The job of a key ``QUEUE:ID``."""
@@ -198,7 +200,7 @@ class QueueAdmin(JobColumns, JobModelAdmin):
         by_id = queryset.filter(begins("key", f"{queue_of(request)}:{term}"))
         if by_id.exists():
             return by_id, False
-        return queryset.filter(begins("task", term)), False
+        return with_task_beginning(queryset, term), False
 
     def get_sortable_by(self, request: HttpRequest) -> tuple[Any, ...]:
         """In a short queue every column; in a long one sorting by another would look at every row."""
@@ -228,8 +230,3 @@ def queue_of(request: HttpRequest) -> str:
     names = queue_names()
     wanted = request.GET.get(QUEUE_PARAMETER)
     return wanted if wanted in names else next(iter(names), "")
-
-
-def begins(field: str, text: str) -> Q:
-    """Values that begin with ``text``, as a range: unlike LIKE it can use an index."""
-    return Q(**{f"{field}__gte": text, f"{field}__lt": text + _AFTER_ANY_TEXT})

@@ -1,7 +1,7 @@
 """The filters beside a list: one queue, always; state, task and class of the last error, if wanted.
 
-Invariant: no filter looks at more rows than the newest ``NEWEST`` to offer its choices, so none makes a page slow. A
-task whose jobs are all older is therefore not offered; the search finds it by name.
+Invariant: no filter looks at many rows to offer its choices, so none makes a page slow: it steps from value to value
+through an index, and only a small number of dead letters is looked at one by one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from django.http import HttpRequest
 
 from nobroker_django.engine.transitions import DEAD, DONE, DUE, LEASED, WAITING
 
-from .connection import TABLE, connection_of, queue_names
+from .connection import connection_of, queue_names
+from .searching import MANY, in_states, values_in_state, values_of
 from .showing import cell
 
-NEWEST = 10_000
-MANY = 20_000
+MOST_CHOICES = 100
 QUEUE_PARAMETER = "queue"
 STATES_OF = {
     "ready": ("waiting", "due"),
@@ -76,32 +76,24 @@ class StateFilter(admin.SimpleListFilter):
         name = self.value()
         if name not in STATES_OF:
             return queryset
-        wanted = state_condition(name, time.time())
-        counts = connection_of(queryset.db).counts()
-        if sum(counts[state] for state in STATES_OF[name]) > MANY:
-            return queryset.filter(wanted)
-        # SQLite does not know how few they are, and would look for them in the order of the list, through all rows.
-        # In a query of their own it finds them by the index of their state.
-        rows = queryset.model._default_manager.using(queryset.db).filter(wanted)
-        return queryset.filter(seq__in=rows.values("seq"))
+        return in_states(queryset, state_condition(name, time.time()), STATES_OF[name])
 
 
-class _NewestFilter(admin.SimpleListFilter):
-    """Values of one column among the newest jobs."""
+class _ColumnFilter(admin.SimpleListFilter):
+    """The values of one column, which has an index of its own."""
 
     column = ""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The values among the newest jobs of the queue, and the one that is chosen."""
-        queryset = model_admin.get_queryset(request)
-        only = f"WHERE state = {DEAD} " if model_admin.only_dead else ""
-        with connection_of(queryset.db).cursor() as cursor:
-            cursor.execute(
-                f"SELECT DISTINCT {self.column} FROM "
-                f"(SELECT {self.column} FROM {TABLE} {only}ORDER BY seq DESC LIMIT {NEWEST}) "
-                f"WHERE {self.column} IS NOT NULL ORDER BY 1 LIMIT 100"
-            )
-            values = [value for (value,) in cursor.fetchall()]
+        """The values in the list, the first ``MOST_CHOICES``, and the one that is chosen.
+
+        In a long list of dead letters also those that only other jobs have.
+        """
+        connection = connection_of(model_admin.get_queryset(request).db)
+        if model_admin.only_dead and connection.counts()["dead"] <= MANY:
+            values = values_in_state(connection, self.column, MOST_CHOICES, DEAD)
+        else:
+            values = values_of(connection, self.column, MOST_CHOICES)
         chosen = self.value()
         if chosen and chosen not in values:
             values.append(chosen)
@@ -112,13 +104,13 @@ class _NewestFilter(admin.SimpleListFilter):
         return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
 
 
-class TaskFilter(_NewestFilter):
+class TaskFilter(_ColumnFilter):
     """By the name of the task."""
 
     title = parameter_name = column = "task"
 
 
-class ErrorFilter(_NewestFilter):
+class ErrorFilter(_ColumnFilter):
     """By the class of the last error."""
 
     title = "last error"

@@ -100,14 +100,6 @@ def error_text(job: Job) -> str:
     return ": ".join(part for part in parts if part) or "unknown"
 
 
-def task_of(job: Job) -> str | None:
-    """The name of the task that the job calls, if it is a call of one."""
-    payload = job.payload
-    if isinstance(payload, dict) and set(payload) == _CALL and isinstance(payload["task"], str):
-        return payload["task"]
-    return None
-
-
 def payload_text(payload: Any) -> str:
     """A payload for people: a call of a task as such, anything else as JSON; cut."""
     if isinstance(payload, dict) and set(payload) == _CALL:

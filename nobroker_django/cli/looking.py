@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nobroker_django.engine import inspection
 from nobroker_django.engine.examination import examine_queue
-from nobroker_django.engine.job import Job, JobState, QueueStats
+from nobroker_django.engine.job import Job, QueueStats
 from nobroker_django.engine.queue import Queue
 
 from . import documents, files
@@ -34,28 +34,29 @@ class Filter:
     since: float | None = None
     died_before: float | None = None
 
-    def __call__(self, job: Job) -> bool:
-        if self.state is not None and documents.state_name(job) != self.state:
-            return False
-        if self.task is not None and documents.task_of(job) != self.task:
-            return False
-        if self.error_class is not None and not (job.errors and job.errors[-1].error_class == self.error_class):
-            return False
-        if self.since is not None and job.enqueued_at < self.since:
-            return False
-        return self.died_before is None or (documents.died_at(job) or 0.0) < self.died_before
+    def page(self, queue: Queue, after: int) -> list[Job]:
+        """The next jobs that are meant, but for ``died_before``, behind the ``seq`` ``after``."""
+        waits = self.state in ("ready", "delayed")
+        return queue.list_jobs(
+            "ready" if waits else self.state,
+            limit=PAGE,
+            after=after,
+            task=self.task,
+            error_class=self.error_class,
+            since=self.since,
+            delayed=self.state == "delayed" if waits else None,
+        )
 
-    @property
-    def stored_state(self) -> JobState | None:
-        """The state under which the queue keeps such jobs."""
-        return None if self.state is None else JobState("ready" if self.state == "delayed" else self.state)
+    def died_in_time(self, job: Job) -> bool:
+        """Whether ``died_before`` lets the job pass."""
+        return self.died_before is None or (documents.died_at(job) or 0.0) < self.died_before
 
 
 def jobs_of(queue: Queue, wanted: Filter) -> Iterator[Job]:
     """The jobs that are meant, in insertion order; a page of them is held at a time."""
     after = -1
-    while page := queue.list_jobs(wanted.stored_state, limit=PAGE, after=after):
-        yield from filter(wanted, page)
+    while page := wanted.page(queue, after):
+        yield from filter(wanted.died_in_time, page)
         after = page[-1].seq
 
 

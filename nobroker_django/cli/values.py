@@ -44,7 +44,7 @@ def since(text: str) -> float:
         return time.time() - age(text)
     try:
         moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+        return max(0.0, (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither an age such as 15m, 6h or 2d nor a time such as 2026-05-01T12:00Z"

@@ -6,7 +6,7 @@ Reading order, which is also the order of the imports:
 * the operating system: ``files``, ``locks``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
 * files of one queue: ``generations``, ``log``, ``lockfile``, ``syncing``
-* replayed state: ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
+* replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
   ``durability``, ``read_view``
 * verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then

@@ -343,14 +343,28 @@ class AsyncQueue:
         return await self._run(lambda queue: queue.stats())
 
     async def list_jobs(
-        self, state: JobState | str | None = None, *, limit: int | None = None, after: int = -1
+        self,
+        state: JobState | str | None = None,
+        *,
+        limit: int | None = None,
+        after: int = -1,
+        task: str | None = None,
+        error_class: str | None = None,
+        since: float | None = None,
+        delayed: bool | None = None,
     ) -> list[Job]:
         """As ``Queue.list_jobs``: jobs in insertion order."""
-        return await self._run(lambda queue: queue.list_jobs(state, limit=limit, after=after))
+        return await self._run(
+            lambda queue: queue.list_jobs(
+                state, limit=limit, after=after, task=task, error_class=error_class, since=since, delayed=delayed
+            )
+        )
 
-    async def dlq(self, *, limit: int | None = None) -> list[Job]:
+    async def dlq(
+        self, *, limit: int | None = None, task: str | None = None, error_class: str | None = None
+    ) -> list[Job]:
         """As ``Queue.dlq``: the dead letters in insertion order."""
-        return await self._run(lambda queue: queue.dlq(limit=limit))
+        return await self._run(lambda queue: queue.dlq(limit=limit, task=task, error_class=error_class))
 
     # -- dead letters, maintenance
 

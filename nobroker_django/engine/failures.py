@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 MAX_MESSAGE_BYTES = 8 * 1024
 MAX_TRACEBACK_BYTES = 64 * 1024
+MAX_CLASS_BYTES = 500
 _CUT = " … [cut]"
 
 
@@ -35,7 +36,7 @@ def describe(error: str | BaseException | None) -> FailureText:
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-    return FailureText(_recordable(_safely(error)), _recordable(name, 500), _traceback(error))
+    return FailureText(_recordable(_safely(error)), _recordable(name, MAX_CLASS_BYTES), _traceback(error))
 
 
 def _safely(error: object) -> str:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from . import options
 from .core import Asked, Core
 from .errors import CorruptLogError, InvalidOptionError, JobNotFoundError, StorageError
+from .failures import MAX_CLASS_BYTES
 from .job import Job, JobState, QueueStats
 from .log import Log
+from .payload import MAX_TASK_NAME
+from .selection import ANY_STATE, Selection
 from .snapshots import ROW_STATES, job_of
 from .transitions import Row
 
@@ -57,24 +60,31 @@ class Looking(Core):
         return self._look(act)
 
     def list_jobs(
-        self, state: JobState | str | None = None, *, limit: int | None = None, after: int = -1
+        self,
+        state: JobState | str | None = None,
+        *,
+        limit: int | None = None,
+        after: int = -1,
+        task: str | None = None,
+        error_class: str | None = None,
+        since: float | None = None,
+        delayed: bool | None = None,
     ) -> list[Job]:
         """Jobs in insertion order, of one state or of all, ``limit`` at the most.
 
         Args:
             after: only jobs whose ``seq`` is above this: the last one of the page before.
+            task: only calls of this task: payloads whose ``task`` is this name (up to 200 characters).
+            error_class: only jobs whose last failed attempt was by an exception of this class.
+            since: only jobs enqueued at this moment or later (Unix seconds).
+            delayed: only jobs whose time has still to come, or (False) none of those.
 
         Raises:
-            InvalidOptionError: no such state, or a negative limit.
+            InvalidOptionError: no such state, a negative limit, or another argument that makes no sense.
         """
-        try:
-            states = JobState if state is None else [JobState(state)]
-        except ValueError:
-            names = ", ".join(known.value for known in JobState)
-            raise InvalidOptionError("state", f"{options.shown(state)} is none of {names}") from None
+        wanted = _selection(state, task, error_class, since, delayed)
         if limit is not None:
             options.integer("limit", limit, least=0)
-        wanted = [number for known in states for number in ROW_STATES[known]]
         jobs: list[Job] = []
         while limit is None or len(jobs) < limit:
             count = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit - len(jobs))
@@ -83,7 +93,7 @@ class Looking(Core):
                 look: Asked, after: int = after, count: int = count
             ) -> tuple[Log, list[tuple[Row, Sequence[int]]]]:
                 unit = look.unit
-                rows = unit.listed(wanted, after, count)
+                rows = unit.selected(wanted, after, count, look.now)
                 return look.log.retain(), [(row, unit.failures_of(row) if row.failures else ()) for row in rows]
 
             log, page = self._look(act)
@@ -101,12 +111,32 @@ class Looking(Core):
             after = page[-1][0].seq
         return jobs
 
-    def dlq(self, *, limit: int | None = None) -> list[Job]:
-        """The dead letters in insertion order."""
-        return self.list_jobs(JobState.DEAD, limit=limit)
+    def dlq(self, *, limit: int | None = None, task: str | None = None, error_class: str | None = None) -> list[Job]:
+        """The dead letters in insertion order; the arguments are those of ``list_jobs``."""
+        return self.list_jobs(JobState.DEAD, limit=limit, task=task, error_class=error_class)
 
     def __len__(self) -> int:
         return self.stats().total
 
     def __bool__(self) -> bool:
         return True
+
+
+def _selection(state: object, task: object, error_class: object, since: object, delayed: object) -> Selection:
+    """What the arguments of a list ask for.
+
+    Raises:
+        InvalidOptionError: one of them makes no sense.
+    """
+    try:
+        states = ANY_STATE if state is None else ROW_STATES[JobState(state)]
+    except ValueError:
+        names = ", ".join(known.value for known in JobState)
+        raise InvalidOptionError("state", f"{options.shown(state)} is none of {names}") from None
+    return Selection(
+        states,
+        None if task is None else options.text("task", task, most=MAX_TASK_NAME),
+        None if error_class is None else options.text("error_class", error_class, most=MAX_CLASS_BYTES),
+        None if since is None else options.seconds("since", since),
+        None if delayed is None else options.flag("delayed", delayed),
+    )

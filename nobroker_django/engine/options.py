@@ -136,12 +136,21 @@ def job_id(value: Any) -> str:
     Raises:
         InvalidOptionError: it is not.
     """
+    return text("job_id", value, most=MAX_JOB_ID)
+
+
+def text(name: str, value: Any, *, most: int) -> str:
+    """Text of 1 to ``most`` characters that UTF-8 can hold.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
     if type(value) is not str:
-        raise InvalidOptionError("job_id", f"text is needed, not {shown(value)}")
-    if not 1 <= len(value) <= MAX_JOB_ID:
-        raise InvalidOptionError("job_id", f"must have 1 to {MAX_JOB_ID} characters, not {len(value)}")
+        raise InvalidOptionError(name, f"text is needed, not {shown(value)}")
+    if not 1 <= len(value) <= most:
+        raise InvalidOptionError(name, f"must have 1 to {most} characters, not {len(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidOptionError("job_id", "has a lone surrogate, which no UTF-8 text can hold") from None
+        raise InvalidOptionError(name, "has a lone surrogate, which no UTF-8 text can hold") from None
     return value

@@ -27,6 +27,8 @@ RECORD_MARGIN = 16 * 1024
 MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - RECORD_MARGIN
 MAX_RESULT_BYTES = 1024 * 1024
 
+MAX_TASK_NAME = 200
+
 _SCALARS = frozenset((str, bool, type(None), int, float))
 _LISTS = frozenset((list, tuple))
 _ALLOWED = _SCALARS | _LISTS | {dict}
@@ -104,7 +106,7 @@ class _Named(msgspec.Struct):
 
 
 _named_decoder = msgspec.json.Decoder(_Named)
-_TASK_FIRST = re.compile(rb'\{"task":"([^"\\]{1,200})"[,}]')
+_TASK_FIRST = re.compile(rb'\{"task":"([^"\\]{1,%d})"[,}]' % MAX_TASK_NAME)
 
 
 def task_name(data: bytes | msgspec.Raw) -> str | None:
@@ -119,7 +121,7 @@ def task_name(data: bytes | msgspec.Raw) -> str | None:
         name = _named_decoder.decode(view).task
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return name if name is None or len(name) <= 200 else None
+    return name if name is None or len(name) <= MAX_TASK_NAME else None
 
 
 def payload_digest(data: bytes | msgspec.Raw) -> str:

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from .transitions import DEAD, DUE, LEASED, WAITING, Row
 
-FORMAT = 4
+FORMAT = 5
 STATES = ("waiting", "due", "leased", "done", "dead")
 COLUMNS = tuple(field.name for field in fields(Row))
 # Set by a job's first record and never changed.
@@ -32,6 +32,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_due ON jobs (priority DESC, rank, seq) WHERE state = {DUE};
 CREATE INDEX jobs_waiting ON jobs (available_at) WHERE state = {WAITING};
 CREATE INDEX jobs_leased ON jobs (lease_deadline) WHERE state = {LEASED};
+CREATE INDEX jobs_task ON jobs (task, seq) WHERE task IS NOT NULL;
 CREATE INDEX jobs_failed ON jobs (error_class, seq) WHERE error_class IS NOT NULL;
 CREATE INDEX jobs_dead ON jobs (seq) WHERE state = {DEAD};
 CREATE TABLE failures (job INTEGER NOT NULL, at_offset INTEGER NOT NULL, PRIMARY KEY (job, at_offset)) WITHOUT ROWID;

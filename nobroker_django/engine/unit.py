@@ -16,6 +16,7 @@ from .framing import FRAME_BYTES, Frame
 from .log import Log
 from .records import Record
 from .schema import COLUMNS, FIXED, SELECT_META, STATES, UPDATE_META, Stale
+from .selection import Selection
 from .transitions import DUE, LEASED, MAX_FAILURES, WAITING, Row
 
 # Records are folded in chunks, about as many as the time allows: a row that several of them change is written once.
@@ -23,6 +24,8 @@ _RECORDS_PER_SECOND = 50_000
 _FEWEST_RECORDS = 250
 _MOST_RECORDS = 4000
 _MOST_BYTES = 1024 * 1024
+# So few rows of one state are found by its index and then put in order, instead of by a look at every row.
+_FEW_ROWS = 10_000
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 # What no record changes after the job's first one is not written again.
@@ -243,8 +246,13 @@ class Unit:
 
     def listed(self, states: Iterable[int], after: int, limit: int) -> list[Row]:
         """Jobs of some states in insertion order, behind ``seq`` ``after``."""
-        wanted = ", ".join(str(int(state)) for state in states)
-        return self._select(f"WHERE seq > ? AND state IN ({wanted}) ORDER BY seq LIMIT ?", after, limit)
+        return self.selected(Selection(tuple(states)), after, limit, 0.0)
+
+    def selected(self, wanted: Selection, after: int, limit: int, now: float) -> list[Row]:
+        """Jobs that are wanted at the moment ``now`` (Unix seconds), in insertion order, behind ``seq`` ``after``."""
+        few = sum(self.counts[state] for state in wanted.states) <= _FEW_ROWS
+        condition, parameters = wanted.condition(now, few=few)
+        return self._select(f"WHERE {condition} AND seq > ? ORDER BY seq LIMIT ?", *parameters, after, limit)
 
     def next_change(self) -> float | None:
         """The next moment (Unix seconds) at which time alone makes a job leasable, if any."""

@@ -33,6 +33,7 @@ ENGINE_ORDER = [
     "lockfile",
     "syncing",
     "snapshots",
+    "selection",
     "schema",
     "unit",
     "projection",

@@ -173,7 +173,7 @@ def test_list_by_task_and_time_and_no_more_than_the_limit(cli, queue_dir):
         queue.enqueue_many([call, {**call, "task": "a.bc"}, "a.b", {"task": "a.b"}, {**call, "args": [1]}])
     with Queue(queue_dir) as queue:
         queue.enqueue(call)
-    assert len(cli("list", "--task", "a.b", "--json").document["jobs"]) == 3
+    assert len(cli("list", "--task", "a.b", "--json").document["jobs"]) == 4
     assert len(cli("list", "--since", "1h").lines) == 1
     assert len(cli("list", "--since", "1970-01-01").lines) == 6
     lines = cli("list", "--limit", "2").lines

@@ -2,6 +2,7 @@
 
 import html
 import re
+from urllib.parse import unquote
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -9,6 +10,8 @@ from django.utils.formats import localize
 
 from nobroker_django import BackoffPolicy, Queue
 from nobroker_django.admin_support import paging
+from nobroker_django.admin_support.connection import reading
+from nobroker_django.admin_support.searching import values_of, with_task_beginning
 from nobroker_django.engine.schema import COLUMNS
 from nobroker_django.models import DeadLetter, Job
 from nobroker_django.queues import get_queue
@@ -42,7 +45,7 @@ def test_the_newest_job_comes_first_and_every_state_is_shown(admin_client):
 @pytest.mark.parametrize("many", [0, 20_000])
 def test_the_filter_of_a_state_shows_the_jobs_in_that_state(admin_client, monkeypatch, state, many):
     """Few rows are looked for in another way than many."""
-    monkeypatch.setattr("nobroker_django.admin_support.filters.MANY", many)
+    monkeypatch.setattr("nobroker_django.admin_support.searching.MANY", many)
     jobs = one_of_each_state()
     assert listed(admin_client.get(JOBS, {"state": state})) == [jobs[state].id]
 
@@ -63,6 +66,59 @@ def test_filters_of_task_and_error(admin_client):
     assert "shop.tasks.leased</a>" in response.content.decode()
     assert listed(admin_client.get(JOBS, {"error": "ValueError"})) == [jobs["dead"].id]
     assert listed(admin_client.get(JOBS, {"error": "KeyError"})) == []
+
+
+def offered(response, title):
+    """The values that a filter offers."""
+    [part] = re.findall(rf'data-filter-title="{title}"(.*?)</details>', response.content.decode(), re.DOTALL)
+    return [unquote(value) for value in re.findall(r'href="\?[^"]*=([^"&]*)"', part)]
+
+
+def test_a_task_is_offered_however_old_its_jobs_are(admin_client):
+    get_queue().enqueue(call("once.upon"))
+    get_queue().enqueue_many([call(f"shop.{'ab'[number % 2]}", number) for number in range(10_100)])
+    get_queue().stats()  # folds them
+    assert offered(admin_client.get(JOBS), "task") == ["once.upon", "shop.a", "shop.b"]
+
+
+def test_no_more_choices_are_offered_than_a_person_can_read_but_always_the_chosen_one(admin_client, monkeypatch):
+    monkeypatch.setattr("nobroker_django.admin_support.filters.MOST_CHOICES", 3)
+    get_queue().enqueue_many([call(name) for name in ("e", "c", "a", "b", "d")])
+    assert offered(admin_client.get(JOBS), "task") == ["a", "b", "c"]
+    response = admin_client.get(JOBS, {"task": "e"})
+    assert offered(response, "task") == ["a", "b", "c", "e"]
+    assert len(listed(response)) == 1
+
+
+@pytest.mark.parametrize(("many", "tasks"), [(20_000, ["shop.tasks.dead"]), (0, None)])
+def test_the_filters_of_dead_letters_offer_what_dead_letters_have(admin_client, monkeypatch, many, tasks):
+    """In a long list, what any job has: finding out which of it a dead letter has would take too long."""
+    monkeypatch.setattr("nobroker_django.admin_support.searching.MANY", many)
+    monkeypatch.setattr("nobroker_django.admin_support.filters.MANY", many)
+    jobs = one_of_each_state()
+    response = admin_client.get(DEAD)
+    assert offered(response, "task") == (tasks or sorted(f"shop.tasks.{state}" for state in jobs))
+    assert offered(response, "last error") == ["ValueError"]
+    assert listed(admin_client.get(DEAD, {"task": "shop.tasks.dead"})) == [jobs["dead"].id]
+    assert listed(admin_client.get(DEAD, {"q": "shop.tasks"})) == [jobs["dead"].id]
+    assert listed(admin_client.get(DEAD, {"q": "shop.tasks.done"})) == []
+
+
+def test_rare_tasks_and_choices_are_found_without_a_look_at_every_row(admin_client):
+    get_queue().enqueue_many([call(f"shop.{'ab'[number % 2]}", number) for number in range(5000)])
+    get_queue().enqueue(call("rare.task"))
+    steps = []
+    with reading("default") as connection:
+        jobs = Job.objects.queue("default")
+        assert len(jobs[:1]) == 1  # opens the connection
+        connection.connection.set_progress_handler(lambda: steps.append(100), 100)
+        assert values_of(connection, "task", 100) == ["rare.task", "shop.a", "shop.b"]
+        assert values_of(connection, "task", 100, beginning="shop.") == ["shop.a", "shop.b"]
+        assert values_of(connection, "error_class", 100) == []
+        assert [job.task for job in with_task_beginning(jobs, "rare")] == ["rare.task"]
+        assert list(with_task_beginning(jobs, "none")) == []
+        assert [job.task for job in jobs.filter(task="rare.task")] == ["rare.task"]
+    assert sum(steps) < 2500
 
 
 def test_dead_letters_are_the_dead_jobs_with_their_error(admin_client):
