@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import request_finished
+from django.core.signals import request_finished, setting_changed
 from django.db import connections, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
@@ -236,4 +236,11 @@ def _look(queue: str) -> Source:
     return source.look(settings.dir, name)
 
 
+def _settings_changed(*, setting: str, **kwargs: Any) -> None:
+    """What is open belongs to the directory of before."""
+    if setting == "NOBROKER":
+        close_connections()
+
+
 request_finished.connect(close_connections, dispatch_uid="nobroker_django.admin_support")
+setting_changed.connect(_settings_changed, dispatch_uid="nobroker_django.admin_support")

@@ -490,6 +490,14 @@ def test_the_end_of_a_request_closes_what_other_views_opened(client, db, setting
     assert open_descriptors(directory) == []
 
 
+def test_changed_settings_close_what_was_open(db, settings, tmp_path):
+    get_queue().enqueue(call())
+    assert Job.objects.count() == 1
+    settings.NOBROKER = {**settings.NOBROKER, "DIR": tmp_path / "elsewhere"}
+    assert Job.objects.count() == 0
+    assert open_descriptors(tmp_path / "queues") == []
+
+
 def test_threads_have_connections_of_their_own(settings, transactional_db):
     one_of_each_state()
     directory = settings.NOBROKER["DIR"]
