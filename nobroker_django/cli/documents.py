@@ -95,9 +95,7 @@ def died_at(job: Job) -> float | None:
 
 def error_text(job: Job) -> str:
     """Class and message of the job's last failure, as far as they are known."""
-    last = job.errors[-1] if job.errors else None
-    parts = (last.error_class, last.message) if last is not None else (None, job.last_error)
-    return ": ".join(part for part in parts if part) or "unknown"
+    return job.last_error or "unknown"
 
 
 def payload_text(payload: Any) -> str:

@@ -34,11 +34,17 @@ class JobError:
     message: str | None
     traceback: str | None = None
 
+    @property
+    def text(self) -> str | None:
+        """Class and message, as far as they are known: ``ValueError: no such address``."""
+        return ": ".join(part for part in (self.error_class, self.message) if part) or None
+
 
 class Job(msgspec.Struct):
     """One enqueued call and what is known of its delivery.
 
     Times are Unix seconds. ``attempts`` counts deliveries; ``lease_token`` is the fencing token of the current lease;
+    ``last_error`` is the text of the last failed attempt, of an exception with its class;
     ``seq`` is the insertion order; ``created`` is False when ``enqueue`` found the id already there; ``outcome`` is
     "succeeded" once the job is ``DONE``; ``meta`` and ``visibility_timeout`` are what the enqueuer put beside the
     payload.

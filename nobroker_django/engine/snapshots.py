@@ -62,7 +62,7 @@ def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = 
         enqueued_at=row.enqueued_at,
         lease_deadline=row.lease_deadline,
         lease_token=row.lease_token if row.state == LEASED else None,
-        last_error=errors[-1].message if errors else None,
+        last_error=errors[-1].text if errors else None,
         seq=row.seq,
         created=created,
         finished_at=row.finished_at,

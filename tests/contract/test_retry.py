@@ -110,7 +110,7 @@ def test_a_job_out_of_attempts_is_kept_with_its_history_through_compactions_and_
         dead = queue.get(job.id)
         assert (dead.state, dead.attempts, dead.payload, dead.priority) == (JobState.DEAD, 3, {"a": 1}, 4)
         assert (dead.enqueued_at, dead.finished_at, dead.meta) == (enqueued, finished, {"m": 1})
-        assert dead.last_error == "failure 3"
+        assert dead.last_error == "ValueError: failure 3"
         assert [(error.attempt, error.at) for error in dead.errors] == list(zip((1, 2, 3), times, strict=True))
         assert {error.error_class for error in dead.errors} == {"ValueError"}
         assert all("raise ValueError" in error.traceback for error in dead.errors)
@@ -219,21 +219,24 @@ class Unprintable(Exception):
 
 @pytest.mark.contract("RETRY-04")
 @pytest.mark.parametrize(
-    ("error", "expected"),
+    ("error", "kind", "message"),
     [
-        (Unprintable(), "<Unprintable: its text cannot be had, str() raised SystemExit>"),
-        (ValueError("\x00\x1b[2J\r\nERROR forged\u202e"), "\x00\x1b[2J\r\nERROR forged\u202e"),
-        (ValueError("\ud800 and \udfff"), "\\ud800 and \\udfff"),
-        ("plain text \udc80", "plain text \\udc80"),
-        (None, None),
+        (Unprintable(), f"{__name__}.Unprintable", "<Unprintable: its text cannot be had, str() raised SystemExit>"),
+        (ValueError("\x00\x1b[2J\r\nERROR forged\u202e"), "ValueError", "\x00\x1b[2J\r\nERROR forged\u202e"),
+        (ValueError("\ud800 and \udfff"), "ValueError", "\\ud800 and \\udfff"),
+        (ValueError(), "ValueError", ""),
+        ("plain text \udc80", None, "plain text \\udc80"),
+        (None, None, None),
     ],
 )
-def test_failure_text_of_any_kind_is_recorded(open_queue, error, expected):
+def test_failure_text_of_any_kind_is_recorded(open_queue, error, kind, message):
     queue = open_queue()
     job = queue.enqueue("x")
-    assert fail(queue, error=error).last_error == expected
+    failed = fail(queue, error=error)
+    assert (failed.errors[-1].error_class, failed.errors[-1].message) == (kind, message)
+    assert failed.last_error == (": ".join(part for part in (kind, message) if part) or None)
     queue.close()
-    assert open_queue().get(job.id).last_error == expected
+    assert open_queue().get(job.id) == failed
 
 
 @pytest.mark.contract("RETRY-04")

@@ -137,7 +137,7 @@ def test_every_verb_does_what_its_twin_does(queue_dir, clock):
             assert (await queue.get(one.id)).result == [1]
             clock.advance(5)
             a, b, c = await queue.lease(3)
-            assert (await queue.nack(a, error=ValueError("no"), delay=50)).last_error == "no"
+            assert (await queue.nack(a, error=ValueError("no"), delay=50)).last_error == "ValueError: no"
             assert (await queue.bury(b, error="never")).state is JobState.DEAD
             assert await queue.release([c]) == []
             assert [job.id for job in await queue.dlq()] == ["b"]
