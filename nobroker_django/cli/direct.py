@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -76,7 +75,7 @@ def work(context: Context, options: Options) -> None:
             max_jobs=options["max_jobs"],
             idle_timeout=options["idle_timeout"],
         ).run()
-    counts = asdict(stats)
+    counts = stats.to_dict()
     if context.as_json:
         context.out.json({"queue": name, **counts})
     else:

@@ -13,13 +13,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
 from . import options
 from .clock import Deadline
-from .errors import InvalidOptionError, NobrokerError, NotLeasedError
+from .errors import InvalidOptionError, JobNotFoundError, LockTimeoutError, NobrokerError, NotLeasedError
 from .job import Job, JobState
 from .queue import Queue
 
@@ -36,6 +36,10 @@ class WorkerStats:
     failed: int = 0
     dead: int = 0
     lost_leases: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """The counts as a dictionary of JSON values."""
+        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ class Heartbeat:
             more = entry.queue.now() + entry.seconds - deadline
             if more > 0:
                 entry.job.lease_deadline = entry.queue.extend(entry.job, more).lease_deadline
-        except NotLeasedError:
+        except (NotLeasedError, JobNotFoundError):
             entry.lost = True
             logger.warning(
                 "job %s: the lease was lost while the job was running; its outcome will not count", entry.job.id
@@ -207,7 +211,11 @@ class Worker:
                 if not self._reserve():
                     return
                 idle_since = self._idle_since()
-                job = self.queue.lease_one(timeout=self.poll_interval)
+                try:
+                    job = self.queue.lease_one(timeout=self.poll_interval)
+                except LockTimeoutError as error:
+                    logger.warning("no job could be leased, trying again: %s", error)
+                    job, idle_since = None, None
                 if job is None:
                     self._unreserve(idle_since)
                     continue
@@ -270,9 +278,14 @@ class Worker:
                     "job %s: attempt %d of %d failed", job.id, job.attempts, job.max_attempts, exc_info=error
                 )
                 counted = "dead" if self.queue.nack(job, error=error).state is JobState.DEAD else "failed"
-        except NotLeasedError as lost:
+        except (NotLeasedError, JobNotFoundError) as lost:  # delivered again, or purged
             logger.warning("job %s finished too late: %s", job.id, lost)
             counted = "lost_leases"
+        except LockTimeoutError as late:
+            logger.warning(
+                "job %s ended, but that could not be recorded; it comes back after its lease: %s", job.id, late
+            )
+            return
         with self._lock:
             setattr(self.stats, counted, getattr(self.stats, counted) + 1)
 

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from nobroker_django.engine.errors import NobrokerError, NotLeasedError
+from nobroker_django.engine.errors import JobNotFoundError, NobrokerError, NotLeasedError
 from nobroker_django.engine.job import Job
 from nobroker_django.engine.queue import Queue
 
@@ -85,7 +85,7 @@ class Heartbeat:
         missing = min(held.length, max(0.0, time.time() + held.length - deadline))
         try:
             held.job = held.queue.extend(held.job, missing)
-        except NotLeasedError as error:
+        except (NotLeasedError, JobNotFoundError) as error:
             with self._changed:
                 if self._held.get(held.key) is not held:
                     return  # finished meanwhile: nothing was lost

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from nobroker_django import BackoffPolicy, CorruptLogError, JobState, NobrokerError, Queue, Worker
+from nobroker_django import BackoffPolicy, CorruptLogError, JobState, LockTimeoutError, NobrokerError, Queue, Worker
 from nobroker_django.engine import worker as module
 from tests.contract.helpers import live_log, run_python
 from tests.support.procs import PATIENCE, wait_until
@@ -85,6 +85,25 @@ def test_the_lease_of_a_running_job_is_extended(open_queue, clock, monkeypatch):
         assert queue.get(job.id).lease_deadline >= start + 0.15 + 0.04
 
     assert Worker(queue, handler, max_jobs=1).run().succeeded == 1
+
+
+@pytest.mark.parametrize("verb", ["lease_one", "ack"])
+def test_a_lock_that_is_not_free_in_time_ends_no_worker(open_queue, monkeypatch, caplog, verb):
+    """What was leased and could not be acked comes back after its lease."""
+    queue = open_queue()
+    failures = [LockTimeoutError("busy", path="/q", seconds=1.0)]
+    plain = getattr(Queue, verb)
+
+    def fail_once(self, *arguments, **options):
+        if failures:
+            raise failures.pop()
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(Queue, verb, fail_once)
+    queue.enqueue_many(range(2))
+    stats = Worker(queue, lambda job: None, idle_timeout=0).run()
+    assert (stats.succeeded, queue.stats().leased) == ((1, 1) if verb == "ack" else (2, 0))
+    assert "busy" in caplog.text
 
 
 def test_a_lost_lease_is_noticed_by_the_heartbeat_once(open_queue, clock, caplog):
