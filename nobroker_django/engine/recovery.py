@@ -53,6 +53,13 @@ class RecoveryReport:
         """Whether a torn tail was cut."""
         return self.bytes_discarded > 0
 
+    def describe(self) -> str:
+        """One line for people."""
+        checked = f"{self.records_applied} records ({self.bytes_scanned} bytes) checked"
+        if not self.repaired:
+            return f"whole, {checked}"
+        return f"{self.bytes_discarded} bytes cut off at byte {self.offset}, kept in {self.kept_path}; {checked}"
+
 
 @dataclass(frozen=True, slots=True)
 class Tail:
