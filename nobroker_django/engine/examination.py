@@ -134,7 +134,7 @@ def _tail(files: Files, layout: Layout, log: Log, found: Examination) -> Tail:
         if look:
             sleep(_PAUSE_SECONDS)
         words = read_words(files, layout)
-        found.size_bytes = log.size()
+        found.size_bytes = log.data_end()
         if words.belong_to(log.log_id, log.generation):
             found.published_end, found.synced = offset_of(words.end), offset_of(words.synced)
             found.syncing, found.poisoned = bool(words.syncing), bool(words.poisoned)

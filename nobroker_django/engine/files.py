@@ -18,6 +18,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from .names import identity_of
+
 # struct flock of Linux on 64 bits: type, whence, start, length, pid (must be 0 for OFD locks, fcntl(2)).
 _FLOCK = struct.Struct("@hhqqi4x") if sys.platform == "linux" else struct.Struct("@qqihh")
 _OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 90)
@@ -64,12 +66,11 @@ class Files:
         return st.st_dev, st.st_ino
 
     def path_identity(self, path: str | os.PathLike[str]) -> tuple[int, int] | None:
-        """Device and inode that ``path`` names now, or ``None`` when it names nothing."""
-        try:
-            st = os.stat(path)
-        except FileNotFoundError:
-            return None
-        return st.st_dev, st.st_ino
+        """Device and inode that ``path`` names now, or ``None`` when it names nothing.
+
+        The times of the file are not asked for: see ``names``.
+        """
+        return identity_of(path)
 
     def path_size(self, path: str | os.PathLike[str]) -> int:
         """Size in bytes of what ``path`` names."""
@@ -95,6 +96,17 @@ class Files:
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
         """Write at ``offset``; may be short."""
         return os.pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, offset: int, count: int) -> None:
+        """Give ``count`` bytes from ``offset`` on their place on the disk; those behind the end read as zeros.
+
+        Raises:
+            OSError: no space, or the system cannot do it here; the file may have grown all the same.
+        """
+        if sys.platform == "linux":
+            os.posix_fallocate(fd, offset, count)
+        else:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut the open file to ``size`` bytes."""

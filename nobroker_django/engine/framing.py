@@ -4,7 +4,7 @@ A log file is a 16-byte header and frames, nothing else:
 
 * header ``<8s H I H>``: magic ``NOBROKER``, format version, generation, 0;
 * frame ``<I B I>`` + body: length of the body, record type, CRC-32 (zlib) of length, type and body; the body is one
-  JSON object. All numbers little-endian.
+  JSON object. All numbers little-endian. A frame ends with ``}``: zeros behind the last one are room for others.
 
 The checksum covers the length too: a flipped bit anywhere in a frame is noticed. In version 1 it covered type and body
 alone; such frames are only ever read.
@@ -30,6 +30,7 @@ FRAME_BYTES = _FRAME.size
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
+_PEEK_BYTES = 64 * 1024
 
 
 class Frame(NamedTuple):
@@ -149,6 +150,17 @@ def iter_frames(files: Files, fd: int, start: int, stop: int, version: int = VER
         buffer, base, at = buffer[at:] + more, base + at, 0
     if short:
         raise FrameDamage(stop, "the file is shorter than it was", cut_short=True)
+
+
+def data_end(files: Files, fd: int) -> int:
+    """Where (bytes) the last byte of the file that is not zero ends: no frame reaches further."""
+    end = files.size(fd)
+    while end > 0:
+        start = max(0, end - _PEEK_BYTES)
+        end = start + len(files.pread(fd, end - start, start).rstrip(b"\0"))
+        if end > start:
+            break
+    return end
 
 
 def read_frame(files: Files, fd: int, offset: int, size: int, version: int = VERSION) -> Frame:

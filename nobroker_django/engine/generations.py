@@ -16,7 +16,7 @@ from pathlib import Path
 from .control import MAX_GENERATION
 from .errors import InvalidOptionError, PointerError
 from .files import Files, write_all
-from .framing import HEADER_BYTES, FrameDamage, decode_header, iter_frames
+from .framing import HEADER_BYTES, FrameDamage, data_end, decode_header, iter_frames
 from .options import shown
 from .records import RecordType
 
@@ -127,7 +127,7 @@ def _is_unfinished_creation(files: Files, layout: Layout) -> bool:
     fd = files.open(layout.log(1), os.O_RDONLY)
     try:
         decode_header(files.pread(fd, HEADER_BYTES, 0))
-        kinds = {frame.type for frame in iter_frames(files, fd, HEADER_BYTES, files.size(fd))}
+        kinds = {frame.type for frame in iter_frames(files, fd, HEADER_BYTES, data_end(files, fd))}
     except FrameDamage:
         return False
     finally:

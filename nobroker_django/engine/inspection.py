@@ -173,11 +173,11 @@ def _view(files: Files, layout: Layout, log: Log) -> LogView:
         for look in range(_LOOKS):  # a write that is under way is waited for, shortly
             if look:
                 sleep(_PAUSE_SECONDS)
-            size = log.size()
+            size = log.data_end()
             words = read_words(files, layout)
             if not words.belong_to(log.log_id, log.generation) or size <= offset_of(words.end):
                 break
-        size = max(size, min(log.size(), offset_of(words.end)))
+        size = max(size, min(log.data_end(), offset_of(words.end)))
         if words.belong_to(log.log_id, log.generation) and offset_of(words.end) <= size:
             return LogView(log, words, offset_of(words.end), size)
         tail = tail_of(log, words)

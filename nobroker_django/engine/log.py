@@ -1,7 +1,13 @@
 """One open log file: reading, appending, and who still uses the descriptor.
 
 A ``Log`` knows its generation, its id and the base of ``seq`` from the first bytes of the file. It decides nothing:
-the caller holds the lock, and knows where the log ends. Descriptors are counted and the last user closes: a number
+the caller holds the lock, and knows where the log ends.
+
+Behind its last record an open log has *room*: zeros that have their place on the disk already, so that a sync of a
+record brings the record alone and no new file size (a third less time on ext4). Records end with ``}``, frames hold a
+type that is not 0: what a dead writer left is never mistaken for room. The last closer takes the room away.
+
+Descriptors are counted and the last user closes: a number
 that the system hands out again while another thread syncs it would be a false success.
 """
 
@@ -16,10 +22,12 @@ from .control import MAX_OFFSET, position
 from .errors import CorruptLogError, UnsupportedVersionError
 from .files import Files, write_all
 from .framing import (
+    FRAME_BYTES,
     HEADER_BYTES,
     VERSION,
     Frame,
     FrameDamage,
+    data_end,
     decode_header,
     encode_frame,
     encode_header,
@@ -34,6 +42,8 @@ from .transitions import State, apply
 SYNC_BYTE = 1 << 41
 FIRST_OFFSET = HEADER_BYTES
 _COPIED_BYTES = 1024 * 1024
+LEAST_ROOM_BYTES = 64 * 1024
+MOST_ROOM_BYTES = 1024 * 1024
 
 
 class Log:
@@ -56,7 +66,7 @@ class Log:
         self.path = path
         self.name = str(path)
         self.generation = generation
-        self.descriptor = Descriptor(files, files.open(path, os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND))
+        self.descriptor = Descriptor(files, files.open(path, os.O_RDONLY if read_only else os.O_RDWR))
         self.fd = self.descriptor.fd
         self.identity = self.descriptor.identity
         try:
@@ -65,6 +75,7 @@ class Log:
             self.descriptor.release()
             raise
         self._first_position = position(generation, 0)
+        self._room_end = 0  # up to here the file is known to have room; what others made is found out when it matters
         self.log_id = int(self.snapshot.log_id, 16)
         self.base = self.snapshot.base
 
@@ -104,8 +115,16 @@ class Log:
     # -- reading
 
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """Size of the file in bytes, its room included."""
         return self.files.size(self.fd)
+
+    def data_end(self) -> int:
+        """Where (bytes) the last byte that is not zero ends: behind it is room, or nothing."""
+        return data_end(self.files, self.fd)
+
+    def ends_at(self, end: int) -> bool:
+        """Whether a record ends at ``end`` (bytes) and only room, or nothing, follows; one look at a few bytes."""
+        return self.files.pread(self.fd, 1 + FRAME_BYTES, end - 1).rstrip(b"\0") == b"}"
 
     def position(self, offset: int) -> int:
         """The word that stands for ``offset`` in this log."""
@@ -165,18 +184,39 @@ class Log:
     # -- writing
 
     def append(self, data: bytes, end: int) -> None:
-        """Write ``data`` at the end of the file, which the caller knows to be at ``end``.
+        """Write ``data`` behind the last record, which the caller knows to end at ``end``.
 
         Raises:
             OSError: the system refused; part of ``data`` may stand behind ``end``.
         """
-        if end + len(data) > MAX_OFFSET:
-            raise OSError(27, "the log has reached its largest size; compact the queue")
-        write_all(self.files, self.fd, data)
+        stop = end + len(data)
+        if stop > self._room_end:
+            if stop > MAX_OFFSET:
+                raise OSError(27, "the log has reached its largest size; compact the queue")
+            self._make_room(end, stop)
+        write_all(self.files, self.fd, data, end)
+
+    def _make_room(self, end: int, stop: int) -> None:
+        """See to it that the file reaches over ``stop``. Where the system refuses, writing goes on without."""
+        wanted = stop + min(max(LEAST_ROOM_BYTES, end), MOST_ROOM_BYTES)
+        size = self.size()
+        if stop > size:
+            try:
+                self.files.allocate(self.fd, end, wanted - end)
+            except OSError:
+                pass  # asked again when as many bytes have been written
+            size = wanted
+        self._room_end = size
 
     def truncate(self, size: int) -> None:
         """Cut the file. Only ever above what is known to be durable."""
         self.files.truncate(self.fd, size)
+        self._room_end = 0
+
+    def take_room_away(self, end: int) -> None:
+        """Let the file end with its last record, at ``end`` (bytes)."""
+        if self.size() > end:
+            self.truncate(end)
 
     def datasync(self) -> None:
         """Bring what was written to the disk. The caller holds the sync lock."""

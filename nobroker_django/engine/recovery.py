@@ -82,13 +82,13 @@ def examine(log: Log, words: Words) -> Tail:
     Raises:
         CorruptLogError: damage in what was known to be durable, or damage that no power cut makes.
     """
-    size = log.size()
+    size = log.data_end()
     trusted = log.first_end
     if words.belong_to(log.log_id, log.generation):
         synced, last = offset_of(words.synced), offset_of(words.last)
         if size < synced:
             raise CorruptLogError(
-                log.path, size, f"the file has {size} bytes, but {synced} bytes were known to be durable"
+                log.path, size, f"the data end at byte {size}, but {synced} bytes were known to be durable"
             )
         # From the last write on, if that is durable: damage in the last acknowledged record is found when opening.
         start = last if log.first_end <= last < synced else synced
@@ -116,7 +116,7 @@ def check_whole(log: Log) -> None:
     Raises:
         CorruptLogError: acknowledged data are damaged.
     """
-    _judged(log, _walk(log, FIRST_OFFSET, log.size(), log.first_end))
+    _judged(log, _walk(log, FIRST_OFFSET, log.data_end(), log.first_end))
 
 
 def examine_records(log: Log, start: int) -> Tail:
@@ -146,10 +146,9 @@ def readable_end(log: Log, words: Words) -> int:
 
     A poisoned queue is read up to what is known to be durable.
     """
-    size = log.size()
     if words.belong_to(log.log_id, log.generation):
-        return min(size, offset_of(words.synced if words.poisoned else words.end))
-    return _walk(log, FIRST_OFFSET, size, log.first_end).good
+        return min(log.size(), offset_of(words.synced if words.poisoned else words.end))
+    return _walk(log, FIRST_OFFSET, log.data_end(), log.first_end).good
 
 
 def _walk(log: Log, start: int, size: int, certified: int) -> Tail:
@@ -350,17 +349,14 @@ def keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) ->
 
 def _write_again(log: Log, files: Files, start: int, stop: int) -> None:
     """Write the frames between two offsets again, as they were read and checked, so that a sync has to write them."""
-    fd = files.open(log.path, os.O_WRONLY)
     try:
         pending, at = bytearray(), start
         for frame in log.frames(start, stop):
             pending += encode_frame(frame.type, frame.body)
             if len(pending) >= _PIECE_BYTES:
-                write_all(files, fd, bytes(pending), at)
+                write_all(files, log.fd, bytes(pending), at)
                 at += len(pending)
                 pending.clear()
-        write_all(files, fd, bytes(pending), at)
+        write_all(files, log.fd, bytes(pending), at)
     except FrameDamage as damage:
         raise OSError(5, f"the log changed while it was checked ({damage})") from None
-    finally:
-        files.close(fd)

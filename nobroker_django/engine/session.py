@@ -243,24 +243,17 @@ class Session:
             self.files.sync_directory(self.layout.directory)  # whoever flipped the pointer may have died before it did
         self._entered = True
         words = lock_file.control.read()
-        size = log.size()
         if words.belong_to(log.log_id, log.generation):
             if words.damaged and generation_of(words.damaged) == log.generation:
                 raise CorruptLogError(
                     log.path, offset_of(words.damaged), "damage was met here; nothing is written since"
                 )
-            if size < words.synced & MAX_OFFSET:
-                raise CorruptLogError(
-                    log.path,
-                    size,
-                    f"the file has {size} bytes, but {offset_of(words.synced)} were known to be durable",
-                )
             doubtful = words.poisoned or (after_failed_sync and words.syncing)
-            if not doubtful and size == words.end & MAX_OFFSET:
+            if not doubtful and log.ends_at(words.end & MAX_OFFSET):
                 return words
         with self.syncs.locked(log, deadline):
             words = lock_file.control.read()
-            fits = words.belong_to(log.log_id, log.generation) and log.size() == offset_of(words.end)
+            fits = words.belong_to(log.log_id, log.generation) and log.ends_at(offset_of(words.end))
             if fits and not words.poisoned and not words.syncing:
                 return words  # the sync that was under way has ended well
             self._secure(log, lock_file, words)
@@ -350,6 +343,7 @@ class Session:
         files, lock_file = self.files, held.lock_file
         try:
             if files.lock_byte(lock_file.fd, SESSION_BYTE, exclusive=True):
+                held.log.take_room_away(held.end)
                 if held.unsynced:
                     with self.syncs.locked(held.log, Deadline(self.lock_timeout)):
                         self.syncs.sync(held.log, lock_file, held.log.position(held.end))
