@@ -244,8 +244,9 @@ def _end(log: Log, words: Words) -> int:
     """Up to where (bytes) the log may be read. Without control words it would have to be walked: only if short."""
     if words.belong_to(log.log_id, log.generation):
         return readable_end(log, words)
-    if log.size() > LARGEST_REPLAY_BYTES:
-        return log.size()
+    end = log.data_end()
+    if end > LARGEST_REPLAY_BYTES:
+        return end
     return log.tail().good if isinstance(log, OldLog) else readable_end(log, words)
 
 

@@ -3,7 +3,7 @@
 Reading order, which is also the order of the imports:
 
 * words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``failures``
-* the operating system: ``files``, ``locks``
+* the operating system: ``names``, ``files``, ``locks``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
 * files of one queue: ``generations``, ``log``, ``lockfile``, ``syncing``
 * replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``

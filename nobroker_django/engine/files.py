@@ -1,4 +1,4 @@
-"""The only module that asks the operating system for anything about files.
+"""The only module that asks the operating system for anything about files (one question by way of ``names``).
 
 Everything that writes, syncs, renames, truncates, unlinks or locks goes through a ``Files`` object, which is passed
 in: a test can record every call, fail the n-th one, or stop the process there. (SQLite, which keeps the projection,

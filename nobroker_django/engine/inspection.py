@@ -42,7 +42,7 @@ class ReadingFiles(Files):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise PermissionError(errno.EPERM, "looking at a queue never writes")
 
-    write = pwrite = truncate = datasync = sync = sync_directory = _refuse
+    write = pwrite = allocate = truncate = datasync = sync = sync_directory = _refuse
     rename = unlink = make_directory = set_mode = flock = lock_byte = _refuse
 
 

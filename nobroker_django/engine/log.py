@@ -7,8 +7,8 @@ Behind its last record an open log has *room*: zeros that have their place on th
 record brings the record alone and no new file size (a third less time on ext4). Records end with ``}``, frames hold a
 type that is not 0: what a dead writer left is never mistaken for room. The last closer takes the room away.
 
-Descriptors are counted and the last user closes: a number
-that the system hands out again while another thread syncs it would be a false success.
+Descriptors are counted and the last user closes: a number that the system hands out again while another thread syncs
+it would be a false success.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Log:
 
     def ends_at(self, end: int) -> bool:
         """Whether a record ends at ``end`` (bytes) and only room, or nothing, follows; one look at a few bytes."""
-        return self.files.pread(self.fd, 1 + FRAME_BYTES, end - 1).rstrip(b"\0") == b"}"
+        return end >= self.first_end and self.files.pread(self.fd, 1 + FRAME_BYTES, end - 1).rstrip(b"\0") == b"}"
 
     def position(self, offset: int) -> int:
         """The word that stands for ``offset`` in this log."""

@@ -22,7 +22,6 @@ _STATX_INO = 0x100
 _AT_FDCWD = -100
 _Buffer = ctypes.c_char * 256
 _INODE_AND_DEVICE = struct.Struct("@32xQ96xII")
-_encoded = lru_cache(maxsize=1024)(os.fsencode)
 
 
 def _find_statx() -> Callable[..., Any] | None:
@@ -41,15 +40,23 @@ def _find_statx() -> Callable[..., Any] | None:
 _statx = _find_statx()
 
 
+@lru_cache(maxsize=1024)
+def _encoded(path: str | bytes) -> bytes:
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")  # as ``stat`` says it; C would read the name up to there
+    return name
+
+
 def identity_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """Device and inode that ``path`` names now, or ``None`` when it names nothing.
 
     Raises:
-        OSError: the system does not say.
+        OSError: the system does not say. ValueError: that is no name.
     """
     if _statx is not None:
         buffer = _Buffer()
-        if _statx(_AT_FDCWD, _encoded(path), 0, _STATX_INO, buffer) == 0:
+        if _statx(_AT_FDCWD, _encoded(os.fspath(path)), 0, _STATX_INO, buffer) == 0:
             inode, major, minor = _INODE_AND_DEVICE.unpack_from(buffer)
             return os.makedev(major, minor), inode
         if ctypes.get_errno() == errno.ENOENT:

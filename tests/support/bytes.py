@@ -1,15 +1,39 @@
-"""A log's bytes, read without the engine: frames, batches, and what the records themselves certify."""
+"""A log's bytes, read without the engine: its end, frames, batches, and what the records themselves certify.
+
+A log that is open, or that nobody closed, may have room behind its last record: zeros, which are no data.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 
 HEADER = 16
 FRAME = struct.Struct("<IBI")
 SNAPSHOT = 28
+
+
+def log_bytes(path: str | os.PathLike[str]) -> bytes:
+    """What is in a log, without its room."""
+    return Path(path).read_bytes().rstrip(b"\0")
+
+
+def log_end(path: str | os.PathLike[str]) -> int:
+    """Where (bytes) its last record, or what was begun of one, ends."""
+    return len(log_bytes(path))
+
+
+def append_to(path: str | os.PathLike[str], data: bytes) -> int:
+    """Write behind the end, into the room if there is some, as a writer that dies in it; where that is (bytes)."""
+    end = log_end(path)
+    with open(path, "r+b") as file:
+        file.seek(end)
+        file.write(data)
+    return end
 
 
 @dataclass(frozen=True)
