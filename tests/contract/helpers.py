@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nobroker_django.engine.files import Files
+from tests.support.bytes import log_bytes
 
 ROOT = Path(__file__).parents[2]
 NOON = 1_800_000_000.0
@@ -40,12 +41,16 @@ class FakeClock:
 
 @dataclass
 class Call:
-    """One system call: its name in ``Files``, the file's path (also for calls on a descriptor), bytes moved."""
+    """One system call: its name in ``Files``, the file's path (also for calls on a descriptor), bytes moved.
+
+    ``offset`` is where it writes, allocates or cuts (bytes); -1 for other calls.
+    """
 
     name: str
     path: str = ""
     count: int = 0
     data: bytes = b""
+    offset: int = -1
 
     def __str__(self) -> str:
         return f"{self.name} {Path(self.path).name}"
@@ -80,8 +85,8 @@ class RecordingFiles(Files):
         self.before = before
         self.paths: dict[int, str] = {}
 
-    def _note(self, name: str, path: str, data: bytes = b"") -> Call:
-        call = Call(name, path, len(data), data)
+    def _note(self, name: str, path: str, data: bytes = b"", offset: int = -1) -> Call:
+        call = Call(name, path, len(data), data, offset)
         self.record.calls.append(call)
         if self.before is not None:
             self.before(call)
@@ -116,8 +121,16 @@ class RecordingFiles(Files):
         return super().write(fd, data)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
-        self._note("pwrite", self.paths.get(fd, ""), data)
+        self._note("pwrite", self.paths.get(fd, ""), data, offset)
         return super().pwrite(fd, data, offset)
+
+    def allocate(self, fd: int, offset: int, count: int) -> None:
+        self._note("allocate", self.paths.get(fd, ""), offset=offset).count = count
+        super().allocate(fd, offset, count)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._note("truncate", self.paths.get(fd, ""), offset=size)
+        super().truncate(fd, size)
 
 
 def _on_descriptor(name: str) -> Any:
@@ -136,7 +149,7 @@ def _on_path(name: str) -> Any:
     return method
 
 
-for _name in ("size", "identity", "truncate", "datasync", "sync", "set_mode", "flock", "funlock"):
+for _name in ("size", "identity", "datasync", "sync", "set_mode", "flock", "funlock"):
     setattr(RecordingFiles, _name, _on_descriptor(_name))
 for _name in ("lock_byte", "unlock_byte"):
     setattr(RecordingFiles, _name, _on_descriptor(_name))
@@ -183,7 +196,7 @@ class Record:
 
 def read_log(path: str | os.PathLike[str]) -> list[Record]:
     """All records of a log, checksums compared."""
-    return list(_read(Path(path).read_bytes()))
+    return list(_read(log_bytes(path)))
 
 
 def _read(data: bytes) -> Iterator[Record]:

@@ -23,8 +23,8 @@ def test_a_job_is_on_the_disk_when_enqueue_has_been_awaited(queue_dir):
             for verb in (queue.enqueue("x"), queue.enqueue("y", job_id="y"), queue.enqueue_many([1, 2])):
                 files.record.clear()
                 await verb
-                calls = [call.name for call in files.record.on(".log", "write", "datasync")]
-                assert calls == ["write", "datasync"]
+                calls = [call.name for call in files.record.on(".log", "write", "pwrite", "datasync")]
+                assert calls == ["pwrite", "datasync"]
 
     asyncio.run(main(), debug=True)
     assert len([record for record in read_log(live_log(queue_dir)) if record.type == ENQUEUE]) == 4
@@ -76,7 +76,9 @@ def test_adding_work_reads_nothing_of_the_queue(queue_dir):
 
 @pytest.mark.contract("API-03")
 def test_errors_are_those_of_the_queue_and_say_what_was_stored(queue_dir):
-    files = FailingFiles(lambda call: call.name == "write", OSError(28, "No space left on device"))
+    files = FailingFiles(
+        lambda call: call.name == "pwrite" and call.path.endswith(".log"), OSError(28, "No space left on device")
+    )
     files.armed = False
 
     async def main() -> None:

@@ -196,7 +196,7 @@ def test_a_child_that_closes_or_exits_does_not_end_the_parents_session(open_queu
     files = RecordingFiles()
     open_queue(files=files)
     assert [record.type for record in read_log(live_log(queue_dir))].count(16) == openings
-    assert files.record.on(".log", "write") == []
+    assert files.record.on(".log", "write", "pwrite", "allocate", "truncate") == []
 
 
 @pytest.mark.contract("PROC-02")
@@ -338,7 +338,7 @@ with Queue(sys.argv[1]) as first, Queue(sys.argv[1]) as second:
         second.enqueue(["second", size])
         second.stats()
     assert len(first.list_jobs()) == 9
-    assert first.path.stat().st_size < 10_000
+    assert len(first.path.read_bytes().rstrip(bytes(1))) < 10_000
 """
 
 

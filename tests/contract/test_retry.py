@@ -194,7 +194,7 @@ def test_interrupted_half_way_each_job_is_in_exactly_one_place(open_queue, monke
     for job in queue.lease(10):
         queue.nack(job)
     files = FailingFiles(
-        lambda call: call.name == "write" and call.path.endswith(".log"), KeyboardInterrupt(), skip=number
+        lambda call: call.name == "pwrite" and call.path.endswith(".log"), KeyboardInterrupt(), skip=number
     )
     files.armed = False
     interrupted = open_queue(files=files, fsync=False)

@@ -180,7 +180,7 @@ def sync_while_another_writes(directory: Path, monkeypatch: pytest.MonkeyPatch) 
             one.enqueue({"k": "waits"})
 
         def die(call: Call) -> None:
-            if call.kind == "write" and call.path.endswith(".log"):
+            if call.kind == "pwrite" and call.path.endswith(".log"):
                 files.hook = None
                 waiting[0].keep()
                 raise Ended

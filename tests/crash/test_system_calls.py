@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nobroker_django import CorruptLogError, NobrokerError, Queue
+from nobroker_django.engine import log
 from tests.support.crashing import drawn
 from tests.support.faulty import ALL, READING, WRITING, Call, Dying, Failing, FullDisk
 from tests.support.ledger import Ledger, Script, check_recovered, reopened_shows_the_same
@@ -181,12 +182,19 @@ def test_killed_at_every_call(fast_path: Path, name: str, half: bool):
 
 @pytest.mark.contract("ENQ-08", "COMP-04", "LOG-06")
 @pytest.mark.parametrize("room", range(0, 3000, 150))
-def test_a_disk_that_fills_up_and_gets_space_again(fast_path: Path, room: int):
+@pytest.mark.parametrize("ahead", ["none to speak of", "for all that comes"])
+def test_a_disk_that_fills_up_and_gets_space_again(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, ahead: str
+):
+    """``ahead``: how much of the disk the log had taken before it was full."""
+    if ahead == "none to speak of":
+        monkeypatch.setattr(log, "LEAST_ROOM_BYTES", 1)
+        monkeypatch.setattr(log, "MOST_ROOM_BYTES", 1)
     directory, ledger = fast_path / "queue", Ledger()
     with open_queue(directory) as queue:
         queue.enqueue({"k": "first"})
         ledger.end({"first": ("ready", 0)})
-    files = FullDisk(10_000)
+    files = FullDisk(1 << 30)
     queue = open_queue(directory, files, lock_timeout=2.0)
     files.room = room
     script = Script(queue, ledger)

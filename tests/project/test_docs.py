@@ -5,10 +5,12 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import pkgutil
 import re
 import struct
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -18,8 +20,9 @@ from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
 import nobroker_django
-from nobroker_django import NobrokerError, Queue, conf
+from nobroker_django import CorruptLogError, NobrokerError, Queue, conf
 from nobroker_django.engine import framing, records
+from tests.support.bytes import log_bytes, log_end
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -266,22 +269,67 @@ def test_every_page_is_reached_from_the_index():
 # --- the backup
 
 
-def test_the_backup_script_of_the_page_gives_a_queue_that_opens(queue_dir, tmp_path):
+COPIES_BADLY_ONCE = """#!/bin/sh
+# Copies; the first log gets a hole, as if it had been written to while it was read.
+/bin/cp "$@"
+case "$2" in *.log)
+    [ -e "$0.done" ] || dd if=/dev/zero of="$3${2##*/}" bs=1 seek=200 count=80 conv=notrunc 2>&1
+    : > "$0.done"
+esac
+"""
+
+
+@pytest.mark.parametrize("copying", ["well", "badly once"])
+def test_the_backup_script_of_the_page_gives_a_queue_that_opens(queue_dir, tmp_path, copying):
     (script,) = re.findall(r"```sh\n(.*?)```", page("how-to/backup.md"), re.DOTALL)
-    program, target = tmp_path / "backup-queue", tmp_path / "restored"
+    program, target, tools = tmp_path / "backup-queue", tmp_path / "restored", tmp_path / "tools"
     program.write_text(script)
     target.mkdir()
+    tools.mkdir()
+    (tools / "python").symlink_to(sys.executable)
+    if copying == "badly once":
+        (tools / "cp").write_text(COPIES_BADLY_ONCE)
+        (tools / "cp").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
     with Queue(queue_dir, "emails") as queue:
         queue.enqueue_many(range(10))
         queue.ack_many(queue.lease(3))
         queue.compact()
         queue.nack(queue.lease(1)[0], delay=60)
-        subprocess.run(["sh", str(program), str(queue_dir), "emails", str(target)], check=True, timeout=60)
+        subprocess.run(
+            ["sh", str(program), str(queue_dir), "emails", str(target)], check=True, timeout=60, env=environment
+        )
         expected = queue.stats()
+    assert (tools / "cp.done").exists() == (copying == "badly once")
     assert sorted(path.name for path in target.iterdir()) == ["emails.000002.log", "emails.current"]
     with Queue(target, "emails") as restored:
         found = restored.stats()
     assert (found.ready, found.delayed, found.enqueued_total) == (expected.ready, expected.delayed, 10)
+
+
+def test_a_copy_with_a_hole_is_refused_and_cut_there_holds_all_that_was_acknowledged_before_it_began(
+    queue_dir, tmp_path
+):
+    """The piece that was read while the log ended in it has zeros; the next piece was read later."""
+    target = tmp_path / "restored"
+    target.mkdir()
+    with Queue(queue_dir, "emails") as queue:
+        queue.enqueue_many(range(10))
+        log = queue.path
+        first_piece = log.read_bytes()[: log_end(log) + 100]
+        for number in range(10, 20):
+            queue.enqueue(number)
+        data = first_piece + log.read_bytes()[len(first_piece) :]
+    (target / "emails.current").write_bytes((queue_dir / "emails.current").read_bytes())
+    (target / log.name).write_bytes(data)
+    with pytest.raises(CorruptLogError) as refused:
+        Queue(target, "emails")
+    assert refused.value.offset == len(first_piece) - 100
+    assert (target / log.name).read_bytes() == data
+    (target / "emails.lock").unlink()
+    os.truncate(target / log.name, refused.value.offset)
+    with Queue(target, "emails") as restored:
+        assert [job.payload for job in restored.list_jobs()] == list(range(10))
 
 
 def test_a_copy_that_ends_in_the_middle_of_a_write_opens_with_everything_before_it(queue_dir, tmp_path):
@@ -289,9 +337,9 @@ def test_a_copy_that_ends_in_the_middle_of_a_write_opens_with_everything_before_
     target.mkdir()
     with Queue(queue_dir, "emails") as queue:
         queue.enqueue_many(range(10))
-        whole = len((queue_dir / "emails.000001.log").read_bytes())
+        whole = log_end(queue_dir / "emails.000001.log")
         queue.enqueue_many(range(10))
-        data = (queue_dir / "emails.000001.log").read_bytes()
+        data = log_bytes(queue_dir / "emails.000001.log")
     (target / "emails.current").write_bytes((queue_dir / "emails.current").read_bytes())
     (target / "emails.000001.log").write_bytes(data[: (whole + len(data)) // 2])
     with Queue(target, "emails") as restored:

@@ -20,11 +20,14 @@ from nobroker_django.engine.files import Files
 READING = frozenset({"pread", "size", "identity", "path_identity", "mode", "listdir"})
 LOCKING = frozenset({"flock", "funlock", "lock_byte", "unlock_byte"})
 WRITING = frozenset(
-    {"write", "pwrite", "truncate", "datasync", "sync", "sync_directory", "rename", "unlink", "make_directory"}
+    {
+        *("write", "pwrite", "allocate", "truncate", "datasync", "sync", "sync_directory"),
+        *("rename", "unlink", "make_directory"),
+    }
 )
 OPENING = frozenset({"open", "set_mode"})
 SYNCING = frozenset({"datasync", "sync", "sync_directory"})
-FILLING = frozenset({"write", "pwrite", "rename", "make_directory"})  # what a full disk refuses; and creating
+FILLING = frozenset({"write", "pwrite", "allocate", "rename", "make_directory"})  # a full disk refuses; and creating
 ALL = READING | LOCKING | WRITING | OPENING
 
 
@@ -118,6 +121,15 @@ class Watched(Files):
         call = Call("pwrite", self._path(fd), (bytes(data), offset))
         number: int = self._do(call, lambda call: Files.pwrite(self, fd, call.arguments[0], offset))
         return number
+
+    def allocate(self, fd: int, offset: int, count: int) -> None:
+        def act(call: Call) -> None:
+            start, wanted = call.arguments
+            Files.allocate(self, fd, start, wanted)
+            if wanted < count:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
+
+        self._do(Call("allocate", self._path(fd), (offset, count)), act)
 
     def truncate(self, fd: int, size: int) -> None:
         self._do(Call("truncate", self._path(fd), (size,)), lambda _: Files.truncate(self, fd, size))
@@ -221,7 +233,8 @@ class Failing(Watched):
         """
         Args:
             times: how many calls in a row are refused.
-            short: a write is not refused but cut in half; the one after it is refused.
+            short: a write is not refused but cut in half; the one after it is refused. So is an allocation, which
+                fails then, as a full disk does it.
             path: only calls on files whose path ends so.
         """
         self._left, self._error, self._kinds, self._times, self._short = at, error, kinds, times, short
@@ -246,6 +259,10 @@ class Failing(Watched):
                 self._short = False
                 data, offset = call.arguments
                 return Call(call.kind, call.path, (data[: len(data) // 2], offset))
+            if self._short and call.kind == "allocate":
+                self._short = False
+                offset, count = call.arguments
+                return Call(call.kind, call.path, (offset, count // 2))  # which ends in ENOSPC
             self._times -= 1
             if self._times <= 0:
                 self._armed = False
@@ -258,7 +275,11 @@ class Dying(Watched):
     EXIT_CODE = 77
 
     def __init__(self, at: int, *, half: bool = False, kinds: frozenset[str] = ALL) -> None:
-        """``half``: when that call is a write, half of the bytes are written first. ``kinds``: which calls count."""
+        """
+        Args:
+            half: when that call is a write or an allocation, half of it is done first.
+            kinds: which calls count.
+        """
         super().__init__()
         self.kinds = kinds
         self.left = at
@@ -272,12 +293,17 @@ class Dying(Watched):
                 with open(call.path, "r+b") as file:
                     file.seek(offset)
                     file.write(data[: len(data) // 2])
+            elif self.half and call.kind == "allocate":
+                os.truncate(call.path, max(os.stat(call.path).st_size, call.arguments[0] + call.arguments[1] // 2))
             os._exit(self.EXIT_CODE)
         return call
 
 
 class FullDisk(Watched):
-    """A disk with ``room`` bytes left for files of the queue; may be given more."""
+    """A disk with ``room`` bytes left for files of the queue; may be given more.
+
+    A file takes its size; what is refused is taken in part, as far as it goes.
+    """
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -286,18 +312,25 @@ class FullDisk(Watched):
     def before(self, call: Call) -> Call:
         if call.kind in ("write", "pwrite"):
             data, offset = call.arguments
-            size = os.stat(call.path).st_size
-            growth = max(0, offset + len(data) - size)
-            if growth > self.room:
-                fits = len(data) - growth + self.room
-                if fits <= 0:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
-                data = data[:fits]
-                growth = self.room
-            self.room -= growth
-            return Call(call.kind, call.path, (data, offset))
+            fits = self._take(call, offset, len(data))
+            if fits <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
+            return Call(call.kind, call.path, (data[:fits], offset))
+        if call.kind == "allocate":
+            offset, count = call.arguments
+            fits = self._take(call, offset, count)
+            if fits <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
+            return Call(call.kind, call.path, (offset, fits))
         if call.kind == "truncate":
             self.room += os.stat(call.path).st_size - call.arguments[0]
         elif call.kind == "unlink" and os.path.exists(call.path) and stat.S_ISREG(os.stat(call.path).st_mode):
             self.room += os.stat(call.path).st_size
         return call
+
+    def _take(self, call: Call, offset: int, count: int) -> int:
+        """Take the room for ``count`` bytes at ``offset``; how many of them fit."""
+        growth = max(0, offset + count - os.stat(call.path).st_size)
+        taken = min(growth, self.room)
+        self.room -= taken
+        return count - growth + taken

@@ -2,9 +2,9 @@
 
 The model is the weakest that file systems are allowed to be. Until a sync of the file, each 512-byte sector holds
 any one of the contents that it had since the last one, independently of the others; the file has any of the sizes that
-it had, or one between; sectors that never reached the disk read as zeros. Until a sync of the directory, each change
-of a name is kept or lost independently. A failed sync leaves everything open, and later syncs do not write those
-sectors again (they are clean in the cache): the behaviour of Linux since 4.13.
+it had, or one between; sectors that never reached the disk read as zeros, and so does what was only allocated. Until
+a sync of the directory, each change of a name is kept or lost independently. A failed sync leaves everything open, and
+later syncs do not write those sectors again (they are clean in the cache): the behaviour of Linux since 4.13.
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ class TraceFiles(Watched):
             if kind in ("write", "pwrite"):
                 data, offset = call.arguments
                 self.trace.append(Event("write", (self._number(path), offset, data[:result])))
+            elif kind == "allocate":
+                self.trace.append(Event("allocate", (self._number(path), sum(call.arguments))))
             elif kind == "truncate":
                 self.trace.append(Event("truncate", (self._number(path), call.arguments[0])))
             elif kind in ("datasync", "sync"):
@@ -187,6 +189,11 @@ class SimulatedFile:
         self._touch(offset, offset + len(data))
         self._sized()
 
+    def allocate(self, stop: int) -> None:
+        """Place for the bytes up to ``stop``: zeros where there was nothing; what is there stays."""
+        self.content.extend(bytes(max(0, stop - len(self.content))))
+        self._sized()
+
     def truncate(self, size: int) -> None:
         before = len(self.content)
         del self.content[size:]
@@ -221,9 +228,13 @@ class SimulatedFile:
         return [index for index, possible in self.sectors.items() if len(set(possible)) > 1]
 
     def possible_sizes(self) -> list[int]:
-        """Every size that the file had, and the sector and page boundaries between them."""
+        """Every size that the file had, and the sector boundaries between them.
+
+        Where no byte was ever written, one is like another: only the first boundary of such an end stands for all.
+        """
         least, most = min(self.sizes), max(self.sizes)
-        between = range(least - least % SECTOR + SECTOR, most, SECTOR)
+        zeros = (max(self.sectors, default=-1) + 1) * SECTOR
+        between = range(least - least % SECTOR + SECTOR, min(most, zeros + SECTOR + 1), SECTOR)
         return sorted({*self.sizes, *between})
 
     def image(self, size: int, choice: dict[int, int]) -> bytes:
@@ -296,6 +307,8 @@ class Disk:
                 self.pending.append(("create", a[0], a[1]))
             case "write":
                 self.files[a[0]].write(a[1], a[2])
+            case "allocate":
+                self.files[a[0]].allocate(a[1])
             case "truncate":
                 self.files[a[0]].truncate(a[1])
             case "sync-begins":

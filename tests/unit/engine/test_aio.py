@@ -30,6 +30,11 @@ from tests.contract.helpers import RELEASE, Call, FailingFiles, RecordingFiles, 
 PATIENCE = 60  # seconds after which something that waits for an event has failed
 
 
+def appends(call: Call) -> bool:
+    """Whether the call writes a record."""
+    return call.name == "pwrite" and call.path.endswith(".log")
+
+
 @pytest.fixture(autouse=True)
 def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Every test runs its loops in debug mode; asyncio must not have complained about anything."""
@@ -521,7 +526,7 @@ def test_waiting_ends_with_nothing_when_the_time_is_over_and_looks_once_more(que
 
 
 def test_a_failure_reaches_the_one_who_is_served_and_the_next_is_served_well(queue_dir, only_news):
-    files = FailingFiles(lambda call: call.name == "write", OSError(5, "I/O error"))
+    files = FailingFiles(appends, OSError(5, "I/O error"))
     files.armed = False
 
     async def main() -> None:
@@ -798,7 +803,7 @@ def test_a_lease_that_is_over_when_the_cancellation_comes_is_given_back(queue_di
 
 @pytest.mark.parametrize("timeout", [0, PATIENCE])
 def test_the_lease_of_a_coroutine_that_is_thrown_away_is_given_back(queue_dir, timeout):
-    gate = Gate(lambda call: call.name == "write")
+    gate = Gate(appends)
 
     async def main() -> None:
         async with AsyncQueue(queue_dir, files=RecordingFiles(gate)) as queue:
@@ -817,14 +822,14 @@ def test_the_lease_of_a_coroutine_that_is_thrown_away_is_given_back(queue_dir, t
 
 
 def test_a_failed_call_that_was_cancelled_tells_its_error_as_the_cause(queue_dir):
-    gate = Gate(lambda call: call.name == "write")
+    gate = Gate(appends)
 
     class Files(FailingFiles):
         def _fail(self, call: Call) -> None:
             gate(call)
             super()._fail(call)
 
-    files = Files(lambda call: call.name == "write", OSError(28, "No space left on device"))
+    files = Files(appends, OSError(28, "No space left on device"))
     files.armed = False
 
     async def main() -> None:

@@ -21,6 +21,7 @@ from nobroker_django import JobState, SerializationError, Worker
 from nobroker_django.engine import payload as module
 from nobroker_django.engine.payload import decode_payload, encode_payload, payload_digest
 from tests.contract.helpers import live_log, read_log
+from tests.support.bytes import log_end
 
 
 def exactly_equal(a, b) -> bool:
@@ -379,10 +380,10 @@ def test_the_limit_counts_bytes_of_json(fill):
 
 @pytest.mark.parametrize("value", ["x" * 50_000_000, [0] * 5_000_000, {"a": ["y" * 1000] * 20_000}])
 def test_fifty_megabytes_are_refused_at_the_call_and_small_jobs_go_on(queue, queue_dir, value):
-    before = live_log(queue_dir).stat().st_size
+    before = log_end(live_log(queue_dir))
     with pytest.raises(SerializationError, match=r"limit|cannot fit"):
         queue.enqueue(value)
-    assert live_log(queue_dir).stat().st_size == before
+    assert log_end(live_log(queue_dir)) == before
     assert queue.enqueue("small").created
 
 
@@ -394,12 +395,12 @@ def test_ten_thousand_keyword_arguments_are_stored(queue):
 def test_all_jobs_of_one_call_together_have_a_limit_too(queue, queue_dir, monkeypatch):
     from nobroker_django.engine import records
 
-    before = live_log(queue_dir).stat().st_size
+    before = log_end(live_log(queue_dir))
     monkeypatch.setattr(records, "MAX_BATCH_BYTES", 10_000)
     with pytest.raises(SerializationError, match=r"the limit is 10000|limit is 268435456") as refused:
         queue.enqueue_many(["x" * 1000] * 20)
     assert "several calls" in str(refused.value)
-    assert live_log(queue_dir).stat().st_size == before
+    assert log_end(live_log(queue_dir)) == before
 
 
 # --- C30: results
@@ -414,11 +415,11 @@ def test_a_result_of_a_mebibyte_is_stored_and_one_byte_more_is_refused_with_the_
     leased = queue.lease_one()
     room = module.MAX_RESULT_BYTES - 2
     largest = "x" * (room % len(fill.encode())) + fill * (room // len(fill.encode()))
-    before = live_log(queue_dir).stat().st_size
+    before = log_end(live_log(queue_dir))
     with pytest.raises(SerializationError, match="result") as refused:
         queue.ack(leased, result=largest + "x")
     assert refused.value.path == "result"
-    assert live_log(queue_dir).stat().st_size == before
+    assert log_end(live_log(queue_dir)) == before
     assert queue.get(job.id).state is JobState.LEASED
     queue.ack(leased, result=largest)
     assert queue.get(job.id).result == largest

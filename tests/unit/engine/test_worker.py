@@ -10,6 +10,7 @@ import pytest
 from nobroker_django import BackoffPolicy, CorruptLogError, JobState, LockTimeoutError, NobrokerError, Queue, Worker
 from nobroker_django.engine import worker as module
 from tests.contract.helpers import live_log, run_python
+from tests.support.bytes import log_end
 from tests.support.procs import PATIENCE, wait_until
 
 AT_ONCE = BackoffPolicy(base=0)
@@ -259,7 +260,7 @@ def test_a_damaged_log_stops_the_worker_with_its_error(open_queue, queue_dir):
 
     def handler(job):
         log = live_log(queue_dir)
-        os.truncate(log, log.stat().st_size // 2)
+        os.truncate(log, log_end(log) // 2)
 
     with pytest.raises(CorruptLogError):
         Worker(queue, handler).run()
