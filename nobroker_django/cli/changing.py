@@ -16,6 +16,7 @@ from nobroker_django.engine.queue import Queue
 
 from . import documents, looking
 from .context import Context, Options
+from .each import Each
 from .exits import Refusal, UsageError
 from .looking import Filter
 from .text import count_of
@@ -145,16 +146,28 @@ def purge(context: Context, options: Options) -> None:
 
 
 def compact(context: Context, options: Options) -> None:
-    """Write each log anew without finished history."""
-    results = []
-    for name, queue in _existing(context):
-        result = queue.compact()
+    """Write each log anew without finished history. A queue that fails does not keep the others from it.
+
+    Raises:
+        Refusal: a queue has failed.
+    """
+    results: list[dict[str, Any]] = []
+
+    def one(name: str) -> None:
+        if not context.exists(name):
+            return
+        with context.writing(name) as queue:
+            result = queue.compact()
         results.append(documents.compaction_document(name, result))
         if not context.as_json:
             context.out.line(f"{name}: {result.describe()}")
+
+    each = Each()
+    each.run(context.queues, one)
     if context.as_json:
-        context.out.json({"queues": results})
-    elif not results:
+        context.out.json({"queues": results, "failed": each.documents()})
+    each.conclude()
+    if not results and not context.as_json:
         context.out.line("nothing to compact")
 
 

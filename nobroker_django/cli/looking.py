@@ -17,6 +17,7 @@ from nobroker_django.engine.queue import Queue
 
 from . import documents, files
 from .context import Context, Options
+from .each import Each
 from .exits import EXIT_DAMAGE, EXIT_REFUSED, Refusal
 from .text import table
 
@@ -61,22 +62,32 @@ def jobs_of(queue: Queue, wanted: Filter) -> Iterator[Job]:
 
 
 def stats(context: Context, options: Options) -> None:
-    """How many jobs each queue has, by state."""
-    reports = []
-    for name, known in [*((name, True) for name in context.queues), *((name, False) for name in context.forgotten())]:
+    """How many jobs each queue has, by state. A queue that cannot be read does not keep the others from it.
+
+    Raises:
+        Refusal: a queue has failed.
+    """
+    reports: list[documents.StatsReport] = []
+    forgotten = context.forgotten()
+
+    def one(name: str) -> None:
         with context.reading(name) as queue:
             counts = QueueStats() if queue is None else queue.stats()
-            reports.append(documents.StatsReport(name, counts, known))
+            reports.append(documents.StatsReport(name, counts, name not in forgotten))
+
+    each = Each()
+    each.run((*context.queues, *forgotten), one)
     if context.as_json:
-        context.out.json({"queues": [report.document() for report in reports]})
-        return
-    heading = documents.StatsReport.HEADINGS
-    for line in table([heading, *(report.row() for report in reports)], right=range(1, len(heading))):
-        context.out.line(line)
-    for report in reports:
-        if not report.known:
-            context.out.line(f"Queue {report.name} is not in NOBROKER['QUEUES']: no worker serves its jobs.")
-        _say_how_far_behind(context, report.name, report.stats)
+        context.out.json({"queues": [report.document() for report in reports], "failed": each.documents()})
+    elif reports:
+        heading = documents.StatsReport.HEADINGS
+        for line in table([heading, *(report.row() for report in reports)], right=range(1, len(heading))):
+            context.out.line(line)
+        for report in reports:
+            if not report.known:
+                context.out.line(f"Queue {report.name} is not in NOBROKER['QUEUES']: no worker serves its jobs.")
+            _say_how_far_behind(context, report.name, report.stats)
+    each.conclude()
 
 
 def list_jobs(context: Context, options: Options) -> None:

@@ -14,10 +14,12 @@ from typing import TextIO
 
 from nobroker_django.discovery import discover
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
+from nobroker_django.engine.queue import Queue
 from nobroker_django.queues import get_queue
 
 from .budget import Budget
 from .console import Console
+from .damaged import Damaged
 from .fetcher import Fetcher
 from .heartbeat import Heartbeat
 from .options import EXIT_DAMAGE, EXIT_GIVEN_BACK, EXIT_REFUSED, EXIT_STOPPED, WorkerOptions
@@ -28,10 +30,17 @@ class Child:
     """Runs in the forked process. ``orders`` is the reading end of the supervisor's pipe to it."""
 
     def __init__(
-        self, number: int, options: WorkerOptions, budget: Budget, orders: int, stream: TextIO | None
+        self,
+        number: int,
+        options: WorkerOptions,
+        budget: Budget,
+        damaged: Damaged,
+        orders: int,
+        stream: TextIO | None,
     ) -> None:
         self._options = options
         self._budget = budget
+        self._damaged = damaged
         self._orders = orders
         self._console = Console(stream, prefix=f"worker {number} (pid {os.getpid()})", verbosity=options.verbosity)
 
@@ -42,28 +51,51 @@ class Child:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
             discover()
-            queues = [get_queue(name) for name in self._options.queues]
+            queues = self._open_queues()
         except Exception as error:
-            if isinstance(error, CorruptLogError):
-                self._console.warning(f"cannot start: {error}")
-                return EXIT_DAMAGE
             if not isinstance(error, NobrokerError):
                 traceback.print_exc()  # of the project's own modules
             self._console.warning(f"cannot start: {type(error).__name__}: {error}")
             return EXIT_REFUSED
+        if not queues:
+            self._console.warning("cannot start: no queue is left to work on")
+            return EXIT_DAMAGE
 
         done, done_write = os.pipe()
         heartbeat = Heartbeat(self._console)
         fetcher = Fetcher(
-            queues, self._options, self._budget, heartbeat, self._console, finished=lambda: os.close(done_write)
+            queues,
+            self._options,
+            self._budget,
+            self._damaged,
+            heartbeat,
+            self._console,
+            finished=lambda: os.close(done_write),
         )
         heartbeat.start()
         fetcher.start()
-        self._console.line(f"ready for {', '.join(self._options.queues)} with {self._options.threads} threads")
+        self._console.line(
+            f"ready for {', '.join(queue.name for queue in queues)} with {self._options.threads} threads"
+        )
         code = self._attend(signals, done, fetcher, heartbeat)
         counts = ", ".join(f"{count} {outcome.value}" for outcome, count in fetcher.counts.items() if count)
         self._console.line(f"stopped: {counts or 'no jobs'}")
         return code
+
+    def _open_queues(self) -> list[Queue]:
+        """The queues, without those that are damaged.
+
+        Raises:
+            NobrokerError: one of them cannot be opened for another reason.
+        """
+        queues = []
+        for name in self._options.queues:
+            try:
+                queues.append(get_queue(name))
+            except CorruptLogError as error:
+                self._damaged.add(name)
+                self._console.warning(f"{name}: this queue is damaged and is not worked on: {error}")
+        return queues
 
     def _attend(self, signals: SignalPipe, done: int, fetcher: Fetcher, heartbeat: Heartbeat) -> int:
         """Wait for the end of the work, a signal or an order."""

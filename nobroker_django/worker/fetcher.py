@@ -2,7 +2,7 @@
 
 Invariant: a job is leased only when a thread is free to start it at once, so every lease that is taken is a
 delivery that begins. One thread asks the queues for all others (an idle process has one poller, however many
-threads it has). Several queues take turns in the given order: after a job of one, the next in line is asked first.
+threads it has). Several queues take turns (``turns``). One that is damaged is left alone, and the others go on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from nobroker_django.execution import Outcome, Report, execute
 
 from .budget import Budget
 from .console import Console
+from .damaged import Damaged
 from .heartbeat import Heartbeat
 from .options import EXIT_BROKEN, EXIT_DAMAGE, EXIT_FINISHED, EXIT_STOPPED, WorkerOptions
+from .turns import Turns
 
 IDLE_WAIT = 0.2
 """Seconds that one look into the queues waits for a job, and so how late a stop may be noticed."""
 SETTLING = 2.0
 """Seconds that an immediate end leaves to calls into the queue that are under way."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 
 
 class Fetcher:
@@ -39,17 +40,18 @@ class Fetcher:
         queues: list[Queue],
         options: WorkerOptions,
         budget: Budget,
+        damaged: Damaged,
         heartbeat: Heartbeat,
         console: Console,
         finished: Callable[[], None],
     ) -> None:
-        self._queues = queues
+        self._turns = Turns(queues)
         self._options = options
         self._budget = budget
+        self._damaged = damaged
         self._heartbeat = heartbeat
         self._console = console
         self._finished = finished
-        self._next = 0
         self._allowed = 0  # taken from the budget and not yet used
         self._stopping = False
         self._running = 0
@@ -74,9 +76,6 @@ class Fetcher:
     def _run(self) -> None:
         try:
             self.exit_code = self._fetch()
-        except CorruptLogError as error:
-            self._console.warning(f"a queue is damaged, nothing more is leased: {error}")
-            self.exit_code = EXIT_DAMAGE
         except QueueClosedError as error:
             self._console.warning(f"a task has closed a queue of this process, which ends now: {error}")
         except Exception as error:
@@ -100,7 +99,6 @@ class Fetcher:
     def _fetch(self) -> int:
         """Lease and hand out until there is a reason to end; returns the exit code for it."""
         last_job = time.monotonic()
-        pause = FIRST_PAUSE
         patience = 0.0 if self._options.drain else self._options.idle_timeout
         if patience is None:
             patience = math.inf
@@ -110,21 +108,14 @@ class Fetcher:
                 return EXIT_FINISHED
             # Before the look: what runs now may put a job into a queue behind it, and have ended when it returns.
             running = self._running
-            try:
-                queue, jobs = self._lease(min(free, self._allowed))
-            except (CorruptLogError, QueueClosedError):
-                raise
-            except NobrokerError as error:
-                self._console.warning(f"no job could be leased, trying again in {pause:g} s: {error}")
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, pause)
-                pause = min(LONGEST_PAUSE, pause * 2)
-                continue
-            pause = FIRST_PAUSE
+            queue, jobs = self._lease(min(free, self._allowed))
             if queue is not None:
                 self._hand_out(queue, jobs)
                 last_job = time.monotonic()
-            elif running:
+            elif not self._turns:
+                self._console.warning("no queue is left to work on, nothing more is leased")
+                return EXIT_DAMAGE
+            elif running or self._turns.resting:
                 last_job = time.monotonic()
                 if self._options.drain:
                     self._wait_for_fewer(running)
@@ -145,17 +136,43 @@ class Fetcher:
 
     def _lease(self, count: int) -> tuple[Queue | None, list[Job]]:
         """Jobs of the first queue in turn that has any; waits up to ``IDLE_WAIT`` seconds when none has."""
-        turn = [self._queues[(self._next + step) % len(self._queues)] for step in range(len(self._queues))]
-        wait = 0.0 if self._options.drain else IDLE_WAIT / len(turn)
-        for waiting in (0.0, wait) if len(turn) > 1 and wait else (wait,):
-            for queue in turn:
-                jobs = queue.lease(count, timeout=waiting)
-                if jobs:
-                    self._next = (self._queues.index(queue) + 1) % len(self._queues)
+        line = self._turns.now()
+        if not line and self._turns:
+            self._wait(IDLE_WAIT)
+        wait = 0.0 if self._options.drain or not line else IDLE_WAIT / len(line)
+        for waiting in (0.0, wait) if len(line) > 1 and wait else (wait,):
+            for queue in tuple(line):
+                jobs = self._ask(queue, count, waiting)
+                if jobs is None:
+                    line.remove(queue)
+                elif jobs:
                     return queue, jobs
                 if self._stopping:
                     return None, []
         return None, []
+
+    def _ask(self, queue: Queue, count: int, waiting: float) -> list[Job] | None:
+        """Jobs of one queue; ``None`` when it failed."""
+        try:
+            jobs = queue.lease(count, timeout=waiting)
+        except QueueClosedError:
+            raise
+        except CorruptLogError as error:
+            self._damaged.add(queue.name)
+            self._turns.drop(queue)
+            self._console.warning(f"{queue.name}: this queue is damaged and is not worked on any more: {error}")
+        except NobrokerError as error:
+            pause = self._turns.failed(queue)
+            self._console.warning(f"{queue.name}: no job could be leased, trying again in {pause:g} s: {error}")
+        else:
+            self._turns.answered(queue, had_jobs=bool(jobs))
+            return jobs
+        return None
+
+    def _wait(self, seconds: float) -> None:
+        """That long, or until the work is stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, seconds)
 
     def _hand_out(self, queue: Queue, jobs: list[Job]) -> None:
         with self._changed:
@@ -164,7 +181,13 @@ class Fetcher:
                 self._running += len(jobs)
         if stopping:
             # The stop came while the lease was taken: nothing of it has begun.
-            queue.release(jobs)
+            try:
+                queue.release(jobs)
+            except NobrokerError as error:
+                self._console.warning(
+                    f"{queue.name}: {len(jobs)} jobs could not be given back; they come back when their leases end: "
+                    f"{error}"
+                )
             return
         self._allowed -= len(jobs)
         for job in jobs:

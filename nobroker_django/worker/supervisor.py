@@ -19,6 +19,7 @@ from django.db import connections
 from .budget import Budget
 from .child import Child
 from .console import Console
+from .damaged import Damaged
 from .options import (
     EXIT_BROKEN,
     EXIT_DAMAGE,
@@ -59,6 +60,7 @@ class Supervisor:
         self._console = Console(stream, prefix=f"supervisor (pid {os.getpid()})", verbosity=options.verbosity)
         self._slots = [Slot(number + 1) for number in range(options.processes)]
         self._budget = Budget(options.max_jobs)
+        self._damaged = Damaged()
         self._stopping = False
         self._kill_at: float | None = None
         self._codes: set[int] = set()
@@ -78,10 +80,22 @@ class Supervisor:
         finally:
             self._signals.close()
             self._budget.close()
+        self._note_damage()
         worst_first = (EXIT_DAMAGE, EXIT_REFUSED, EXIT_GIVEN_BACK)
         code = next((code for code in worst_first if code in self._codes), EXIT_STOPPED)
         self._console.line(f"stopped with exit code {code}")
         return code
+
+    def _note_damage(self) -> None:
+        """The exit code tells of a damaged queue, however well the others did."""
+        names = self._damaged.names()
+        self._damaged.close()
+        if names:
+            self._codes.add(EXIT_DAMAGE)
+            self._console.warning(
+                f"damaged, and not worked on: {', '.join(names)}. Nothing of it was changed. nobroker_recover shows "
+                "where; restore it from a backup while no process has it open, and start again"
+            )
 
     def _step(self) -> bool:
         """Start what is due, wait for the next event, deal with it; returns whether a child is left or to come."""
@@ -124,7 +138,7 @@ class Supervisor:
                 if other.orders >= 0:
                     os.close(other.orders)
             os.set_blocking(reading, False)
-            code = Child(slot.number, self._options, self._budget, reading, self._stream).run()
+            code = Child(slot.number, self._options, self._budget, self._damaged, reading, self._stream).run()
         except BaseException:
             traceback.print_exc()
         finally:

@@ -1,6 +1,7 @@
 """Real workers doing real work."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -337,17 +338,56 @@ def test_adding_the_app_is_enough_in_development(tmp_path):
     assert "shop.tasks.leave succeeded" in output
 
 
+def damage_the_last_write(place, name):
+    """Flip a bit in the last acknowledged job of a queue; the bytes of its log afterwards."""
+    log = place.queue(name).path
+    close_queues()
+    data = bytearray(log.read_bytes())
+    data[data.rindex(b'"args"')] ^= 1
+    log.write_bytes(data)
+    for entry in place.directory.glob(f"queues/{name}.run/*"):
+        entry.unlink()
+    return data
+
+
 def test_a_damaged_log_is_not_worked_on_and_has_its_exit_code(place):
     jobs.note.enqueue(str(place / "trace"), "x")
     log = place.queue().path
-    close_queues()
-    data = bytearray(log.read_bytes())
-    data[-40] ^= 1
-    log.write_bytes(data)
-    for name in place.directory.glob("queues/default.run/*"):
-        name.unlink()
-    work = place.work("--processes", 2)
+    data = damage_the_last_write(place, "default")
+    work = place.work("--processes", 2, "--queue", "default")
     assert work.end() == 3
-    work.until_says("cannot start: .* is damaged at byte")
+    work.until_says("default: this queue is damaged and is not worked on: .* is damaged at byte")
+    work.until_says("cannot start: no queue is left to work on")
     assert log.read_bytes() == data
     assert place.lines("trace") == []
+
+
+@pytest.mark.parametrize("bad", ["default", "second"])
+def test_a_damaged_queue_does_not_stop_a_worker_of_several(place, bad):
+    good = {"default": "second", "second": "default"}[bad]
+    jobs.note.using(queue_name=bad).enqueue(str(place / "trace"), "never")
+    jobs.note.using(queue_name=good).enqueue(str(place / "trace"), "first")
+    log = place.queue(bad).path
+    data = damage_the_last_write(place, bad)
+    work = place.work("--processes", 2)
+    work.until_says(f"{bad}: this queue is damaged and is not worked on: .* is damaged at byte")
+    jobs.note.using(queue_name=good).enqueue(str(place / "trace"), "second")
+    until(lambda: sorted(place.lines("trace")) == ["first", "second"])
+    work.signal(signal.SIGTERM)
+    assert work.end() == 3
+    work.until_says(f"damaged, and not worked on: {bad}")
+    assert log.read_bytes() == data
+
+
+def test_a_queue_that_is_found_damaged_during_the_work_is_left_alone(place):
+    jobs.note.using(queue_name="second").enqueue(str(place / "trace"), "never")
+    jobs.note.enqueue(str(place / "trace"), "first")
+    second = place.queue("second")  # stays open: the worker's processes are not the first to open it, and find nothing
+    second.release(second.lease())  # the projection shows the job
+    data = bytearray(second.path.read_bytes())
+    data[data.index(b'"args"')] ^= 1
+    second.path.write_bytes(data)
+    work = place.work("--drain")
+    assert work.end() == 3
+    work.until_says("second: this queue is damaged and is not worked on any more: .* is damaged at byte")
+    assert place.lines("trace") == ["first"]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nobroker_django import JobState, Queue
+from nobroker_django import CompactionError, JobState, Queue
 from nobroker_django.cli import documents, files
 from nobroker_django.cli.main import main
 
@@ -339,6 +339,55 @@ def test_damage_in_the_last_write_ends_every_command_with_3(cli, queue_dir, comm
     assert ended.code == 3
     assert "damage" in ended.err
     assert log.read_bytes() == data
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("command", ["compact", "stats"])
+def test_a_damaged_queue_does_not_keep_the_others_from_their_turn(cli, queue_dir, command, as_json):
+    for name in ("a", "bad", "c"):
+        with Queue(queue_dir, name) as queue:
+            queue.enqueue("y")
+            queue.ack(queue.lease_one())
+            queue.enqueue("x" * 50)
+    log = queue_dir / "bad.000001.log"
+    data = bytearray(log.read_bytes())
+    data[data.index(b"xxx")] ^= 1
+    log.write_bytes(data)
+    ended = cli(command, *(["--json"] if as_json else []))
+    assert ended.code == 3
+    assert "1 of 3 queues failed, the rest is done." in ended.err
+    assert f"bad: {log} is damaged at byte" in ended.err
+    assert "restore the file" in ended.err
+    if as_json:
+        assert [report["queue"] for report in ended.document["queues"]] == ["a", "c"]
+        [failed] = ended.document["failed"]
+        assert (failed["queue"], failed["damaged"]) == ("bad", True)
+        assert "is damaged at byte" in failed["error"]
+    else:
+        shown = [line.split()[0].rstrip(":") for line in ended.lines]
+        assert shown == (["a", "c"] if command == "compact" else ["QUEUE", "a", "c"])
+    compacted = [(queue_dir / f"{name}.current").read_text().strip() for name in ("a", "bad", "c")]
+    assert compacted == (["2", "1", "2"] if command == "compact" else ["1", "1", "1"])
+    assert log.read_bytes() == data
+
+
+def test_what_fails_for_another_reason_than_damage_has_another_exit_code(cli, queue_dir, monkeypatch):
+    for name in ("a", "b"):
+        with Queue(queue_dir, name) as queue:
+            queue.enqueue(1)
+    compact = Queue.compact
+
+    def full(queue):
+        if queue.name == "a":
+            raise CompactionError("no space left")
+        return compact(queue)
+
+    monkeypatch.setattr(Queue, "compact", full)
+    ended = cli("compact")
+    assert ended.code == 1
+    assert "a: no space left" in ended.err
+    assert ended.lines[0].startswith("b: compacted")
+    assert cli("compact", "-q", "a").err.count("no space left") == 1
 
 
 @pytest.mark.parametrize("text", [None, b"", b"garbage", b"7\n"])

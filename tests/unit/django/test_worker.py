@@ -10,14 +10,15 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from nobroker_django import JobState
-from nobroker_django.engine.errors import LockTimeoutError
+from nobroker_django.engine.errors import CorruptLogError, LockTimeoutError
 from nobroker_django.execution import Outcome, Report, execute
 from nobroker_django.queues import get_queue
 from nobroker_django.worker.budget import Budget
 from nobroker_django.worker.console import Console, describe
+from nobroker_django.worker.damaged import Damaged
 from nobroker_django.worker.fetcher import Fetcher
 from nobroker_django.worker.heartbeat import Heartbeat
-from nobroker_django.worker.options import EXIT_FINISHED, EXIT_STOPPED, WorkerOptions
+from nobroker_django.worker.options import EXIT_DAMAGE, EXIT_FINISHED, EXIT_STOPPED, WorkerOptions
 from nobroker_django.worker.shutdown import SignalPipe, read_available, wait_readable
 
 from .sample import add
@@ -163,19 +164,29 @@ def test_a_beat_that_fails_is_tried_again(console, monkeypatch):
     heartbeat.untrack(job)
 
 
-def make_fetcher(console, queue, finished, **options):
-    heartbeat = Heartbeat(console)
-    heartbeat.start()
-    fetcher = Fetcher(
-        [queue], WorkerOptions(queues=("default",), **options), Budget(None), heartbeat, console, finished=finished.set
-    )
-    return fetcher, heartbeat
+@pytest.fixture
+def damaged():
+    noted = Damaged()
+    yield noted
+    noted.close()
 
 
-def test_what_was_leased_while_the_stop_came_is_given_back_untouched(console, monkeypatch):
+@pytest.fixture
+def make_fetcher(console, damaged):
+    def make(queues, finished, **options):
+        heartbeat = Heartbeat(console)
+        heartbeat.start()
+        queues = queues if isinstance(queues, list) else [queues]
+        asked_for = WorkerOptions(queues=tuple(queue.name for queue in queues), **options)
+        return Fetcher(queues, asked_for, Budget(None), damaged, heartbeat, console, finished=finished.set)
+
+    return make
+
+
+def test_what_was_leased_while_the_stop_came_is_given_back_untouched(make_fetcher, monkeypatch):
     result = add.enqueue(1)
     finished = threading.Event()
-    fetcher, _ = make_fetcher(console, get_queue(), finished)
+    fetcher = make_fetcher(get_queue(), finished)
     lease = get_queue().lease
 
     def lease_and_stop(*args, **options):
@@ -193,7 +204,7 @@ def test_what_was_leased_while_the_stop_came_is_given_back_untouched(console, mo
     assert (result.status, result.attempts) == ("READY", 0)
 
 
-def test_no_more_is_leased_than_threads_are_free(console, monkeypatch):
+def test_no_more_is_leased_than_threads_are_free(make_fetcher, monkeypatch):
     for n in range(5):
         add.enqueue(n)
     asked = []
@@ -205,7 +216,7 @@ def test_no_more_is_leased_than_threads_are_free(console, monkeypatch):
 
     monkeypatch.setattr(get_queue(), "lease", note)
     finished = threading.Event()
-    fetcher, _ = make_fetcher(console, get_queue(), finished, threads=2, drain=True)
+    fetcher = make_fetcher(get_queue(), finished, threads=2, drain=True)
     fetcher.start()
     assert finished.wait(PATIENCE)
     assert fetcher.exit_code == EXIT_FINISHED
@@ -213,10 +224,10 @@ def test_no_more_is_leased_than_threads_are_free(console, monkeypatch):
     assert fetcher.counts[Outcome.SUCCEEDED] == 5
 
 
-def test_draining_looks_again_after_a_job_that_ended_during_a_look_in_vain(console, monkeypatch):
+def test_draining_looks_again_after_a_job_that_ended_during_a_look_in_vain(make_fetcher, monkeypatch):
     """It may have put another one into the queue behind the look."""
     looked, finished = threading.Event(), threading.Event()
-    fetcher, _ = make_fetcher(console, get_queue(), finished, threads=2, drain=True)
+    fetcher = make_fetcher(get_queue(), finished, threads=2, drain=True)
     lease = get_queue().lease
 
     def look(count, **options):
@@ -241,7 +252,7 @@ def test_draining_looks_again_after_a_job_that_ended_during_a_look_in_vain(conso
     assert fetcher.counts[Outcome.SUCCEEDED] == 2
 
 
-def test_a_queue_that_cannot_be_read_for_a_moment_is_asked_again(console, monkeypatch):
+def test_a_queue_that_cannot_be_read_for_a_moment_is_asked_again(console, make_fetcher, monkeypatch):
     add.enqueue(1)
     failures = [LockTimeoutError("busy", path="/q", seconds=1.0)]
     lease = get_queue().lease
@@ -252,13 +263,82 @@ def test_a_queue_that_cannot_be_read_for_a_moment_is_asked_again(console, monkey
         return lease(*args, **options)
 
     monkeypatch.setattr(get_queue(), "lease", fail_once)
-    monkeypatch.setattr("nobroker_django.worker.fetcher.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("nobroker_django.worker.turns.FIRST_REST", 0.01)
     finished = threading.Event()
-    fetcher, _ = make_fetcher(console, get_queue(), finished, drain=True)
+    fetcher = make_fetcher(get_queue(), finished, drain=True)
     fetcher.start()
     assert finished.wait(PATIENCE)
     assert fetcher.counts[Outcome.SUCCEEDED] == 1
-    assert "no job could be leased, trying again in 0.01 s: busy" in text_of(console)
+    assert "default: no job could be leased, trying again in 0.01 s: busy" in text_of(console)
+
+
+def fail_always(error):
+    def lease(*args, **options):
+        raise error
+
+    return lease
+
+
+def two_queues(settings):
+    settings.NOBROKER = {**settings.NOBROKER, "QUEUES": {"default": {}, "second": {}}}
+    return [get_queue("default"), get_queue("second")]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_damaged_queue_does_not_keep_the_others_from_being_worked_on(
+    console, make_fetcher, damaged, monkeypatch, settings, bad
+):
+    queues = two_queues(settings)
+    good, name = queues[1 - bad], queues[bad].name
+    results = [add.using(queue_name=good.name).enqueue(number) for number in range(5)]
+    monkeypatch.setattr(queues[bad], "lease", fail_always(CorruptLogError("/q/log", 77, "rotten")))
+    finished = threading.Event()
+    fetcher = make_fetcher(queues, finished, drain=True)
+    fetcher.start()
+    assert finished.wait(PATIENCE)
+    assert fetcher.exit_code == EXIT_FINISHED
+    for result in results:
+        result.refresh()
+        assert result.status == "SUCCESSFUL"
+    assert damaged.names() == [name]
+    assert text_of(console).count(f"{name}: this queue is damaged and is not worked on any more: /q/log") == 1
+
+
+def test_without_any_queue_left_the_work_ends(console, make_fetcher, damaged, monkeypatch, settings):
+    queues = two_queues(settings)
+    for queue in queues:
+        monkeypatch.setattr(queue, "lease", fail_always(CorruptLogError("/q/log", 77, "rotten")))
+    finished = threading.Event()
+    fetcher = make_fetcher(queues, finished)
+    fetcher.start()
+    assert finished.wait(PATIENCE)
+    assert fetcher.exit_code == EXIT_DAMAGE
+    assert damaged.names() == ["default", "second"]
+
+
+def test_a_queue_that_fails_again_and_again_does_not_keep_the_others_from_being_worked_on(
+    console, make_fetcher, monkeypatch, settings
+):
+    first, second = two_queues(settings)
+    monkeypatch.setattr(first, "lease", fail_always(LockTimeoutError("busy", path="/q", seconds=1.0)))
+    finished = threading.Event()
+    fetcher = make_fetcher([first, second], finished)
+    fetcher.start()
+    for number in range(3):
+        result = add.using(queue_name="second").enqueue(number)
+        until(lambda result=result: result.refresh() or result.status == "SUCCESSFUL")
+    fetcher.stop()
+    assert finished.wait(PATIENCE)
+    assert fetcher.exit_code == EXIT_STOPPED
+    assert "default: no job could be leased, trying again in 0.5 s: busy" in text_of(console)
+
+
+def test_names_of_damaged_queues_are_known_to_all_processes(damaged):
+    assert damaged.names() == []
+    assert in_child(lambda: damaged.add("emails") or 0) == 0
+    damaged.add("default")
+    assert in_child(lambda: damaged.add("emails") or 0) == 0
+    assert damaged.names() == ["default", "emails"]
 
 
 def report(outcome, **facts):
