@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .clock import sleep
-from .control import offset_of
+from .control import Words, offset_of
 from .errors import CorruptLogError, StorageError
 from .files import Files
 from .framing import FrameDamage, iter_frames
@@ -103,15 +103,36 @@ def examine_queue(directory: str | os.PathLike[str], name: str) -> Examination:
     return found
 
 
+def settled_tail(files: Files, layout: Layout, log: Log) -> tuple[Words, Tail | CorruptLogError]:
+    """The control words and the end of the log, or what is wrong with it.
+
+    A second look is taken at an end that seems torn: a write may have been under way.
+    """
+    for look in range(_LOOKS):
+        if look:
+            sleep(_PAUSE_SECONDS)
+        words = read_words(files, layout)
+        try:
+            tail = tail_of(log, words)
+        except CorruptLogError as problem:
+            return words, problem
+        if tail.good == tail.size:
+            break
+    return words, tail
+
+
 def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None:
     found.generation, found.log_path, found.version = log.generation, log.path, log.version
-    try:
-        tail = _tail(files, layout, log, found)
-    except CorruptLogError as problem:
-        found.problem = problem
-        stop = min(problem.offset, log.size())
+    found.size_bytes = log.data_end()
+    words, tail = settled_tail(files, layout, log)
+    if words.belong_to(log.log_id, log.generation):
+        found.published_end, found.synced = offset_of(words.end), offset_of(words.synced)
+        found.syncing, found.poisoned = bool(words.syncing), bool(words.poisoned)
+    if isinstance(tail, CorruptLogError):
+        found.problem = tail
+        stop = min(tail.offset, log.size())
     else:
-        stop = tail.good
+        found.size_bytes, stop = tail.size, tail.good
         if tail.good < tail.size:
             found.torn_offset = tail.good
             found.torn_reason = tail.damage.reason if tail.damage else "an incomplete write"
@@ -126,23 +147,6 @@ def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None
                     repaired[frame.offset].at = record.at
     except FrameDamage as damage:
         found.problem = found.problem or log.corrupt(damage)
-
-
-def _tail(files: Files, layout: Layout, log: Log, found: Examination) -> Tail:
-    """The end of the log; a second look at one that seems torn, which may be a write under way."""
-    for look in range(_LOOKS):
-        if look:
-            sleep(_PAUSE_SECONDS)
-        words = read_words(files, layout)
-        found.size_bytes = log.data_end()
-        if words.belong_to(log.log_id, log.generation):
-            found.published_end, found.synced = offset_of(words.end), offset_of(words.synced)
-            found.syncing, found.poisoned = bool(words.syncing), bool(words.poisoned)
-        tail = tail_of(log, words)
-        found.size_bytes = tail.size
-        if tail.good == tail.size:
-            break
-    return tail
 
 
 def _torn(layout: Layout, entry: str) -> re.Match[str] | None:

@@ -28,6 +28,7 @@ logger = logging.getLogger("nobroker_django")
 SECTOR_BYTES = 512
 _PIECE_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 4 * MAX_BODY_BYTES
+_FIRST_WINDOW_BYTES = 64 * 1024
 _TYPES = frozenset(int(kind) for kind in RecordType)
 
 
@@ -133,7 +134,7 @@ def examine_records(log: Log, start: int) -> Tail:
             records += 1
     except FrameDamage as found:
         damage = found
-        behind = next(_frames_behind(log, found.offset + 1, size), None)
+        behind = next(frames_behind(log, found.offset + 1, size), None)
         if behind is not None:
             raise CorruptLogError(
                 log.path, found.offset, f"{found.reason}, and intact records follow, from byte {behind.offset} on"
@@ -172,7 +173,7 @@ def _walk(log: Log, start: int, size: int, certified: int) -> Tail:
             damage = FrameDamage(size, f"the last write lacks {left} of its records", cut_short=True)
     except FrameDamage as found:
         damage = found
-        for frame in _frames_behind(log, found.offset + 1, size):
+        for frame in frames_behind(log, found.offset + 1, size):
             begins = _try_batch_fields(frame)
             if begins is not None:
                 certified = max(certified, frame.offset - begins[1])
@@ -186,29 +187,34 @@ def _try_batch_fields(frame: Frame) -> tuple[int, int] | None:
         return None
 
 
-def _frames_behind(log: Log, start: int, size: int) -> Iterator[Frame]:
+def frames_behind(log: Log, start: int, size: int) -> Iterator[Frame]:
     """Intact frames behind damage, found by their shape.
 
     A frame's length field always holds a NUL byte and its body begins with ``{"``; JSON holds no NUL, so no payload
-    can pass for a frame.
+    can pass for a frame, and no byte is summed up for two of them.
     """
+    window = min(_FIRST_WINDOW_BYTES, _WINDOW_BYTES)  # most gaps are short
     while start < size:
-        data = log.peek(start, min(_WINDOW_BYTES, size - start))
+        data = log.peek(start, min(window, size - start))
+        if not data:
+            return  # it was cut meanwhile
         at = data.find(b'{"', FRAME_BYTES)
         while at != -1:
             head = at - FRAME_BYTES
             stop = at + int.from_bytes(data[head : head + 4], "little")
-            if stop > len(data) and head > 0 and start + len(data) < size and stop - at <= MAX_BODY_BYTES:
-                break  # the window cuts it off: the next one begins with it
-            frame = _intact(data, head, start + head, log.version) if stop <= len(data) else None
+            cut_off = stop > len(data) and start + len(data) < size and stop - at <= MAX_BODY_BYTES
+            if cut_off and (head > 0 or window < _WINDOW_BYTES):
+                break  # by the end of the window: the next one begins with it
+            frame = _intact(data, head, stop, start + head, log.version) if stop <= len(data) else None
             if frame is not None:
                 yield frame
             at = data.find(b'{"', stop + FRAME_BYTES if frame else at + 1)
         start += head if at != -1 else max(len(data) - FRAME_BYTES - 1, 1)
+        window = _WINDOW_BYTES
 
 
-def _intact(data: bytes, at: int, offset: int, version: int) -> Frame | None:
-    if data[at + 4] not in _TYPES:
+def _intact(data: bytes, at: int, stop: int, offset: int, version: int) -> Frame | None:
+    if data[at + 4] not in _TYPES or data.find(b"\0", at + FRAME_BYTES, stop) != -1:
         return None
     try:
         return parse_frame(data, at, offset, last=True, version=version)
@@ -240,7 +246,7 @@ def _looks_like_a_power_cut(log: Log, damage: FrameDamage, size: int) -> bool:
     Either the file ends inside the record, nothing intact follows, and no single flipped bit of the length field
     explains it; or a sector of the gap (512 bytes) holds only zeros from where the damage begins: JSON holds no NUL.
     """
-    behind = next(_frames_behind(log, damage.offset + 1, size), None)
+    behind = next(frames_behind(log, damage.offset + 1, size), None)
     if damage.cut_short and behind is None:
         return not _flipped_length(log, damage.offset, size)
     gap_end = behind.offset if behind else size

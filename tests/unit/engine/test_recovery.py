@@ -123,15 +123,31 @@ def test_intact_records_behind_damage_are_found_whatever_the_window(log_of, monk
     monkeypatch.setattr(recovery, "_WINDOW_BYTES", window)
     log, start = log_of(opening(), job(1, u=0), b"\0" * 500, job(2, u=0), b'garbage{"', job(3, u=0))
     damage = start + len(opening()) + len(job(1, u=0))
-    found = list(recovery._frames_behind(log, damage + 1, log.size()))
+    found = list(recovery.frames_behind(log, damage + 1, log.size()))
     assert [json.loads(item.body)["id"] for item in found] == ["job 2", "job 3"]
+
+
+def test_a_record_that_is_longer_than_the_first_look_is_found_at_its_very_beginning(log_of, monkeypatch):
+    monkeypatch.setattr(recovery, "_FIRST_WINDOW_BYTES", 100)
+    log, start = log_of(opening(), job(1, u=0, size=500))
+    found = list(recovery.frames_behind(log, start + len(opening()), log.size()))
+    assert [json.loads(item.body)["id"] for item in found] == ["job 1"]
+
+
+def test_garbage_that_looks_like_many_long_records_is_not_summed_up_again_and_again(log_of, monkeypatch):
+    sums = []
+    monkeypatch.setattr(recovery, "parse_frame", lambda *arguments, **options: sums.append(arguments))
+    garbage = (struct.pack("<IBI", 100_000, OPEN, 0) + b'{"') * 20_000
+    log, start = log_of(garbage)
+    assert list(recovery.frames_behind(log, start, log.size())) == []
+    assert sums == []
 
 
 def test_a_payload_that_looks_like_a_frame_does_not_pass_for_one(log_of):
     inner = frame(OPEN, {"at": 1.0, "n": 1, "u": 0}).decode("latin-1")
     body = {"id": "a", "payload": inner, "enqueued_at": 1.0, "max_attempts": 5, "n": 1, "u": 0}
     log, start = log_of(opening(), frame(ENQUEUE, body)[:-1])
-    assert list(recovery._frames_behind(log, start + len(opening()) + 1, log.size())) == []
+    assert list(recovery.frames_behind(log, start + len(opening()) + 1, log.size())) == []
 
 
 @pytest.mark.parametrize(
