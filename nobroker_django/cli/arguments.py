@@ -69,6 +69,12 @@ def add_inspect(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON lines, one a record")
 
 
+def add_verify(parser: ArgumentParser) -> None:
+    """What ``verify`` takes."""
+    parser.add_argument("names", nargs="*", metavar="QUEUE", help="these queues, as with --queue")
+    add_json(parser)
+
+
 def add_purge(parser: ArgumentParser) -> None:
     """What ``purge`` takes."""
     add_no_input(parser)

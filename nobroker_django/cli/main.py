@@ -20,7 +20,7 @@ from nobroker_django.engine import inspection
 from nobroker_django.engine.errors import NobrokerError
 from nobroker_django.engine.queue import Queue
 
-from . import arguments, changing, direct, looking, values
+from . import arguments, changing, direct, looking, values, verifying
 from .context import Context, Options
 from .exits import EXIT_INTERRUPTED, EXIT_USAGE, Refusal, UsageError, exit_code
 from .output import Output
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nobroker_django",
         description="Look at and work on the job queues of a directory, without a Django project.",
-        epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 damage found, 130 interrupted.",
+        epilog="Exit codes: 0 done, 1 refused, 2 usage, 3 damage found, 4 unhealthy (verify), 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"nobroker_django {__version__}")
     _add_place(parser, default=True)
@@ -80,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     arguments.add_dlq(add("dlq", changing.dlq, "list, requeue or prune dead letters"))
     arguments.add_inspect(add("inspect", looking.inspect, "show the log, record by record"))
     arguments.add_json(add("recover", looking.recover, "report damage, a torn tail, and what repairs cut"))
+    arguments.add_verify(add("verify", verifying.verify, "check every record, every transition and the projection"))
     arguments.add_json(add("compact", changing.compact, "write the log anew without finished history"))
     arguments.add_purge(add("purge", changing.purge, "forget every job; asks", one_queue=True))
     return parser
@@ -152,7 +153,7 @@ def _context(options: dict[str, Any], out: Output) -> Context:
         UsageError: several queues for a command that works on one.
     """
     directory = Path(options["dir"]).absolute()
-    given = tuple(dict.fromkeys(options["queues"] or ()))
+    given = tuple(dict.fromkeys([*options.get("names", ()), *(options["queues"] or ())]))
     if options["one_queue"]:
         if len(given) > 1:
             raise UsageError(f"{options['name']} works on one queue, not on {', '.join(given)}")

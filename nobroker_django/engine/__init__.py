@@ -9,6 +9,8 @@ Reading order, which is also the order of the imports:
 * replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
   ``durability``, ``read_view``
+* looking without taking part: ``inspection``, ``examination``, ``gaps``, ``findings``, ``comparison``,
+  ``verification``
 * verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then
   ``offloop``, ``aio``, ``worker``
 """

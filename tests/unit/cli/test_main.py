@@ -246,7 +246,7 @@ def test_a_generation_is_that_of_one_queue(cli, queue_dir):
     assert "there: 1" in refused.err
 
 
-@pytest.mark.parametrize("command", ["stats", "list", "dlq", "inspect", "recover"])
+@pytest.mark.parametrize("command", ["stats", "list", "dlq", "inspect", "recover", "verify"])
 @pytest.mark.contract("LOG-08")
 def test_looking_creates_nothing(cli, queue_dir, command):
     ended = cli(command)
@@ -326,7 +326,7 @@ def test_recover_ends_with_3_when_something_is_damaged_and_changes_nothing(cli, 
     assert reports[0]["damage"]["offset"] == second
 
 
-@pytest.mark.parametrize("command", ["stats", "list", "dlq", "inspect", "recover", "compact"])
+@pytest.mark.parametrize("command", ["stats", "list", "dlq", "inspect", "recover", "verify", "compact"])
 def test_damage_in_the_last_write_ends_every_command_with_3(cli, queue_dir, command):
     with Queue(queue_dir) as queue:
         queue.enqueue_many(["x" * 50, "y"])
@@ -400,7 +400,7 @@ def test_a_pointer_that_is_missing_or_wrong_ends_with_3(cli, queue_dir, text):
         pointer.unlink()
     else:
         pointer.write_bytes(text)
-    for command in (["recover"], ["list"], ["stats"], ["inspect"], ["enqueue", "1"], ["purge", "--yes"]):
+    for command in (["recover"], ["verify"], ["list"], ["stats"], ["inspect"], ["enqueue", "1"], ["purge", "--yes"]):
         assert cli(*command, "-q", "default").code == 3, command
     assert sorted(path.name for path in queue_dir.glob("*.log")) == ["default.000001.log"]
 

@@ -101,7 +101,7 @@ def test_no_command_needs_or_imports_django(queue_dir, tmp_path):
         *(["stats"], ["list"], ["lease"], ["nack", "one", "--delay", "0"]),
         ["work", "jobs:handle", "--max-jobs", "1"],
         *(["enqueue", "2", "--job-id", "two"], ["lease"], ["ack", "two"]),
-        *(["dlq"], ["inspect"], ["recover"], ["compact"], ["purge", "--yes"]),
+        *(["dlq"], ["inspect"], ["recover"], ["verify"], ["compact"], ["purge", "--yes"]),
     ]
     for arguments, code, _, err in run_many(queue_dir, commands, path=tmp_path):
         assert (code, err) == (0, ""), arguments
@@ -196,7 +196,7 @@ def test_a_signal_ends_work_after_the_running_job(queue_dir, tmp_path):
         assert queue.stats().ready == 1
 
 
-LOOKING = [[command, "--json"] for command in ("stats", "list", "dlq", "inspect", "recover")]
+LOOKING = [[command, "--json"] for command in ("stats", "list", "dlq", "inspect", "recover", "verify")]
 
 
 def tree(directory):

@@ -7,7 +7,7 @@ import pytest
 from nobroker_django import CompactionError, Queue
 from tests.support.procs import Child, Diary, run_all, wait_until
 
-LOOKING = ("inspect", "recover", "stats", "list", "dlq")
+LOOKING = ("inspect", "recover", "verify", "stats", "list", "dlq")
 
 
 def write_and_compact(queue_dir, rounds, end):

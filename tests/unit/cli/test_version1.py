@@ -34,6 +34,8 @@ def test_looking_shows_what_is_there_and_converts_nothing(cli, queue_dir, compac
     assert report.code == 0
     assert "default: whole" in report.lines
     assert "format version 1" in report.out
+    checked = cli("verify")
+    assert (checked.code, checked.lines[-1]) == (0, "default: whole")
     assert tree(queue_dir) == before
     assert old.enqueue("still mine").id
     old.close()
@@ -47,6 +49,6 @@ def test_damage_in_the_middle_of_it_ends_with_3(cli, queue_dir):
     data = bytearray(log.read_bytes())
     data[60] ^= 1
     log.write_bytes(data)
-    for command in ("recover", "inspect", "stats"):
+    for command in ("recover", "verify", "inspect", "stats"):
         assert cli(command).code == 3
     assert log.read_bytes() == data

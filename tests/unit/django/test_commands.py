@@ -82,6 +82,7 @@ def test_stats_shows_the_jobs_of_a_queue_that_was_removed_from_the_settings(tmp_
 
 COMMANDS = [
     *("nobroker_stats", "nobroker_list", "nobroker_dlq", "nobroker_inspect", "nobroker_recover", "nobroker_purge"),
+    "nobroker_verify",
     *("nobroker_compact", "nobroker_work"),
 ]
 
@@ -326,6 +327,7 @@ def test_looking_at_queues_that_nobody_has_used_creates_nothing(settings, tmp_pa
     assert run("nobroker_stats").splitlines()[1].split() == ["default", *"000000", "-"]
     assert run("nobroker_inspect") == ""
     assert "has been used yet" in run("nobroker_recover")
+    assert "has been used yet" in run("nobroker_verify")
     assert run("nobroker_compact") == "nothing to compact\n"
     assert run("nobroker_purge", "-q", "default", "--yes") == "nothing to purge\n"
     assert run("nobroker_dlq", "--requeue", "--all", "--yes") == "0 requeued\n"
@@ -458,9 +460,27 @@ def test_the_only_queue_need_not_be_named(settings):
     assert run("nobroker_purge", "--yes") == "default: 1 job purged\n"
 
 
+def test_verify_checks_the_queues_that_are_named_also_forgotten_ones(tmp_path):
+    add.enqueue(1)
+    send.enqueue("a@example.org")
+    reports = run_json("nobroker_verify")["queues"]
+    assert [(report["queue"], report["state"]) for report in reports] == [("default", "whole"), ("emails", "whole")]
+    assert [report["queue"] for report in run_json("nobroker_verify", "emails")["queues"]] == ["emails"]
+    assert [report["queue"] for report in run_json("nobroker_verify", "-q", "emails")["queues"]] == ["emails"]
+    with Queue(get_queue().dir, "old") as queue:
+        queue.enqueue(1)
+    assert [report["queue"] for report in run_json("nobroker_verify")["queues"]] == ["default", "emails", "old"]
+    log = get_queue("emails").path
+    data = log.read_bytes()
+    log.write_bytes(data[:60] + bytes([data[60] ^ 1]) + data[61:])
+    assert "damage found" in refused("nobroker_verify", code=3)
+    assert "default: whole" in run("nobroker_verify", "default")
+
+
 @pytest.mark.contract("LOG-08")
 @pytest.mark.parametrize(
-    "command", ["nobroker_stats", "nobroker_list", "nobroker_dlq", "nobroker_inspect", "nobroker_recover"]
+    "command",
+    [f"nobroker_{name}" for name in ("stats", "list", "dlq", "inspect", "recover", "verify")],
 )
 def test_looking_leaves_every_byte_alone(command):
     make_dead()
