@@ -34,9 +34,12 @@ from typing import NamedTuple
 from .files import Files, write_all
 
 MAGIC = b"NBWORDS2"
-_WORDS = struct.Struct("<8sQQQQQQQQQ")
+_MAGIC_BYTES = len(MAGIC)
+_WORDS = struct.Struct("<QQQQQQQQQ")
+_READ_BYTES = _MAGIC_BYTES + _WORDS.size
 _WORD = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
+_ONE = _WORD.pack(1)
 AREA_BYTES = 4096
 
 _ID, _END, _SYNCED, _SYNCING, _POISONED, _BUILD, _CLEAN, _DAMAGED = 8, 16, 32, 40, 48, 56, 64, 72
@@ -100,11 +103,11 @@ class Control:
 
     def read(self) -> Words:
         """All words; ``MISSING`` when there are none."""
-        data = self._files.pread(self._fd, _WORDS.size, 0)
-        if len(data) < _WORDS.size:
+        data = self._files.pread(self._fd, _READ_BYTES, 0)
+        if len(data) < _READ_BYTES:
             return MISSING
-        magic, *words = _WORDS.unpack(data)
-        return Words._make(words) if magic == MAGIC else MISSING
+        words: Words = tuple.__new__(Words, _WORDS.unpack(data[_MAGIC_BYTES:]))  # as _make does it, in one step
+        return words if data.startswith(MAGIC) else MISSING
 
     def prepare(self) -> None:
         """Give the words their place on the disk, so that writing one never needs a new block."""
@@ -125,7 +128,7 @@ class Control:
 
     def begin_sync(self) -> None:
         """Mark a sync as under way; left over, its outcome is unknown."""
-        self._put(_SYNCING, _WORD.pack(1))
+        self._put(_SYNCING, _ONE)
 
     def set_poisoned(self, flag: bool) -> None:
         """Poison the queue for the writers of all processes, or lift that."""

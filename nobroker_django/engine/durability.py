@@ -95,7 +95,7 @@ class Promise:
 
     def _wait(self) -> None:
         session, log = self.session, self.log
-        target = log.position(self.end)
+        target = log.first_position + self.end
         deadline = Deadline(session.lock_timeout)
         while True:
             taken = session.syncs.try_lock(log)

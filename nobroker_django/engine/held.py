@@ -26,6 +26,7 @@ class Held:
     end: int
     synced: int
     build: int
+    over: bool = False  # whether the lock was let go
 
     def __enter__(self) -> Held:
         return self
@@ -34,9 +35,8 @@ class Held:
         self.session.unlock(self)
 
     def __del__(self) -> None:
-        session = getattr(self, "session", None)
-        if session is not None:
-            session.unlock(self)  # a signal handler raised before the ``with`` block had begun
+        if not getattr(self, "over", True):
+            self.session.unlock(self)  # a signal handler raised before the ``with`` block had begun
 
     def append(self, data: bytes, last: int) -> int:
         """Append one write and publish it; returns the offset where it begins.
@@ -50,13 +50,14 @@ class Held:
             StorageError: the system refused; nothing of the write is left.
             OutcomeUnknownError: the system refused, and refused to take back what it had written.
         """
-        start = self.end
+        log, start = self.log, self.end
+        end = start + len(data)
         try:
-            self.log.append(data, start)
-            self.lock_file.control.publish(self.log.position(start + len(data)), self.log.position(start))
+            log.append(data, start)
+            self.lock_file.control.publish(log.first_position + end, log.first_position + start)
         except OSError as error:
             self._take_back(error)
-        self.end = start + len(data)
+        self.end = end
         return start
 
     def _take_back(self, error: OSError) -> None:

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from .errors import ReentrantCallError
@@ -75,10 +76,8 @@ class OwnedMutex:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-
-    def owned(self) -> bool:
-        """Whether this thread has it."""
-        return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+        # Whether this thread has it.
+        self.owned: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
 
     def refuse_reentry(self) -> None:
         """To be asked before the lock is taken.

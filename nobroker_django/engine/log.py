@@ -74,7 +74,7 @@ class Log:
         except BaseException:
             self.descriptor.release()
             raise
-        self._first_position = position(generation, 0)
+        self.first_position = position(generation, 0)
         self._room_end = 0  # up to here the file is known to have room; what others made is found out when it matters
         self.log_id = int(self.snapshot.log_id, 16)
         self.base = self.snapshot.base
@@ -128,7 +128,7 @@ class Log:
 
     def position(self, offset: int) -> int:
         """The word that stands for ``offset`` in this log."""
-        return self._first_position + offset
+        return self.first_position + offset
 
     def frames(self, start: int, stop: int) -> Iterator[Frame]:
         """Intact frames between two offsets (bytes).

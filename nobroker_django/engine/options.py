@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .clock import Clock
+from .clock import Clock, system_clock
 from .errors import InvalidOptionError
 
 LAST_MOMENT = 253_402_300_799.0  # 9999-12-31T23:59:59Z, the last second that a datetime can hold
@@ -74,11 +74,14 @@ def latest(now: float, pause: float) -> float:
 
 
 def checked_clock(clock: Clock) -> Clock:
-    """A clock that refuses to give a time which no record can hold.
+    """A clock that refuses to give a time which no record can hold; the system's own is taken as it is.
 
     Raises:
         InvalidOptionError: when asked, and ``clock`` gives no number between 1970 and 9999.
     """
+
+    if clock is system_clock:
+        return clock
 
     def checked() -> float:
         now = clock()

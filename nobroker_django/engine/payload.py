@@ -34,6 +34,8 @@ _LISTS = frozenset((list, tuple))
 _ALLOWED = _SCALARS | _LISTS | {dict}
 _KEYS = {str}
 
+_NOT_ENCODED = (UnicodeEncodeError, msgspec.EncodeError, ValueError, RecursionError, MemoryError)
+
 _encoder = msgspec.json.Encoder()
 _sorted_encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
@@ -50,17 +52,21 @@ def encode_payload(value: Any, *, what: str = "payload", limit: int = MAX_PAYLOA
     Raises:
         SerializationError: JSON would change the value, or it is too large or nested too deeply; ``path`` says where.
     """
-    lines = _encode_exactly([value])
-    if lines is None:
+    values = [value]
+    try:
+        data = _encoder.encode(value) if _is_exact(values) else None
+    except _NOT_ENCODED:
+        data = None
+    if data is None or (len(data) > MAX_DIGITS and not _is_exact(values, integers=True)):
         path, detail = _locate(value, what) or (what, "cannot be written as JSON")
         raise SerializationError(f"{detail}. Nothing was stored.", path=path)
-    if len(lines[0]) > limit:
+    if len(data) > limit:
         raise SerializationError(
-            f"takes {len(lines[0])} bytes as JSON, the limit is {limit}. Nothing was stored. "
+            f"takes {len(data)} bytes as JSON, the limit is {limit}. Nothing was stored. "
             "Keep large data in a file or a database row and pass its name.",
             path=what,
         )
-    return lines[0]
+    return data
 
 
 def encode_payloads(values: list[Any], *, what: str = "payloads", limit: int = MAX_PAYLOAD_BYTES) -> list[bytes]:
@@ -81,7 +87,7 @@ def _encode_exactly(values: list[Any]) -> list[bytes] | None:
         return None
     try:
         lines = _encoder.encode_lines(values).split(b"\n")[:-1]  # JSON text has no line feed of its own
-    except (UnicodeEncodeError, msgspec.EncodeError, ValueError, RecursionError, MemoryError):
+    except _NOT_ENCODED:
         return None
     if any(len(line) > MAX_DIGITS for line in lines) and not _is_exact(values, integers=True):
         return None

@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from . import lax
 from .errors import SerializationError
-from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frames
+from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frame, encode_frames
 
 NULL = Raw(b"null")  # left out on disk, like every default
 
@@ -355,6 +355,8 @@ def encode_batch(bodies: Sequence[tuple[int, bytes]], unsynced: int) -> tuple[by
         SerializationError: all together take more than 256 MiB.
     """
     kind, body = bodies[0]
+    if len(bodies) == 1:
+        return encode_frame(kind, with_batch_fields(body, 1, unsynced)), 0, [0]
     data, starts = encode_frames([(kind, with_batch_fields(body, len(bodies), unsynced)), *bodies[1:]])
     check_batch_size(len(data))
     return data, starts[-1], starts

@@ -100,6 +100,7 @@ class Session:
             logger.warning("could not unlock %s (%s): closing it, which lets the lock go", held.log.path, error)
             self._drop_log()
         self._active = 0
+        held.over = True
         self._mutex.lock.release()
 
     def _acquire(self, deadline: Deadline | None, after_failed_sync: bool) -> Held:
@@ -143,10 +144,11 @@ class Session:
 
     def _try_enter(self, deadline: Deadline, after_failed_sync: bool) -> Held | None:
         """One attempt, without waiting for other processes' verbs."""
-        opened = self._open_files(deadline)
-        if opened is None:
-            return None
-        log, lock_file = opened
+        log, lock_file = self._log, self._lock_file
+        if log is None or lock_file is None:
+            log, lock_file = self._open_files(deadline)
+            if log is None or lock_file is None:
+                return None
         if not self.files.flock(log.fd, exclusive=True):
             return None
         words = None
@@ -162,8 +164,8 @@ class Session:
         self._serial = self._active = self._serial + 1
         return Held(self, self._serial, log, lock_file, words.end & MAX_OFFSET, words.synced & MAX_OFFSET, words.build)
 
-    def _open_files(self, deadline: Deadline) -> tuple[Log, LockFile] | None:
-        """Open what is not open; create the queue where there is none. ``None``: try again."""
+    def _open_files(self, deadline: Deadline) -> tuple[Log | None, LockFile | None]:
+        """Open what is not open; create the queue where there is none. One of them is missing: try again."""
         if self._lock_file is None:
             self.files.make_directory(self.layout.directory, self.dir_mode)
             self._lock_file = open_lock_file(self.files, self.layout, self.file_mode)
@@ -174,9 +176,9 @@ class Session:
                 elif create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode):
                     deadline.renew()  # that was work, not waiting
                 self._drop_what_moved()
-                return None
-            self._open_live_log(deadline)
-        return None if self._log is None else (self._log, self._lock_file)
+            else:
+                self._open_live_log(deadline)
+        return self._log, self._lock_file
 
     def _open_live_log(self, deadline: Deadline) -> None:
         """Open the pointer and the log that it names; neither, if a compaction came between."""

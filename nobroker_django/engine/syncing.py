@@ -24,14 +24,14 @@ _POLL_SECONDS = 0.0002
 class Taken:
     """The sync lock, held until the end of the ``with`` block (or until this object is gone)."""
 
-    _sync_lock: SyncLock | None = None
-    _serial = -1
+    _over = True
 
     def __init__(self, sync_lock: SyncLock, log: Log) -> None:
         self._sync_lock = sync_lock
         self._log = log
         sync_lock.serial += 1
         self._serial = sync_lock.active = sync_lock.serial
+        self._over = False
 
     def __enter__(self) -> None:
         """Nothing to do: it is held already."""
@@ -40,18 +40,20 @@ class Taken:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        if not self._over:
+            self.release()
 
     def release(self) -> None:
         """Let it go; again: nothing."""
         sync_lock = self._sync_lock
-        if sync_lock is None or sync_lock.active != self._serial or not sync_lock.mutex.owned():
+        if sync_lock.active != self._serial or not sync_lock.mutex.owned():
             return
         try:
             self._log.sync_unlock()
         except OSError as error:  # closed meanwhile, which lets it go as well
             logger.warning("could not unlock the sync lock of %s: %s", self._log.path, error)
         sync_lock.active = 0
+        self._over = True
         sync_lock.mutex.lock.release()
 
 
