@@ -23,6 +23,7 @@ from .snapshots import enqueue_record, job_of
 from .transitions import DONE, Row
 
 _MAX_META_BYTES = 8 * 1024
+_ENQUEUE = int(Enqueue.TYPE)
 
 
 class Adding(Core):
@@ -134,10 +135,7 @@ class Adding(Core):
             enqueued_at=now, max_attempts=first.max_attempts, priority=first.priority,
             available_at=first.available_at, visibility_timeout=first.visibility_timeout,
         )  # fmt: skip
-        kind = int(Enqueue.TYPE)
-        base, starts = self._append_bodies(
-            [(kind, template.body(job_id, payload)) for job_id, payload in zip(ids, payloads, strict=True)], ids
-        )
+        base, starts = self._append_bodies(list(map(template.body, ids, payloads)), ids)
         example = _new_job(first, base)
         return [
             Job(
@@ -179,18 +177,18 @@ class Adding(Core):
 
     def _append_jobs(self, records: list[Enqueue]) -> list[Job]:
         """Append jobs whose ids nobody else can have: no look at the queue is needed."""
-        kind = int(Enqueue.TYPE)
         base, starts = self._append_bodies(
-            [(kind, encode_body(record)) for record in records], [record.id for record in records]
+            [encode_body(record) for record in records], [record.id for record in records]
         )
         return [_new_job(record, base + at) for record, at in zip(records, starts, strict=True)]
 
-    def _append_bodies(self, bodies: list[tuple[int, bytes]], ids: list[str]) -> tuple[int, list[int]]:
+    def _append_bodies(self, bodies: list[bytes], ids: list[str]) -> tuple[int, list[int]]:
         """Append and make durable; what has to be added to each start to get the job's seq, and the starts."""
         if len(bodies) > 1:
-            check_batch_size(sum(len(body) + FRAME_BYTES for _, body in bodies))
+            check_batch_size(sum(map(len, bodies)) + FRAME_BYTES * len(bodies))
+        kinds = [_ENQUEUE] * len(bodies)
         with self._session.locked() as held:
-            data, last, starts = encode_batch(bodies, held.unsynced)
+            data, last, starts = encode_batch(kinds, bodies, held.unsynced)
             start = held.append(data, last)
             base = held.log.base + start
             promise = Promise.of(held, start + last, data[last:], tuple(ids))

@@ -251,22 +251,23 @@ def write_new_log(
         files.set_mode(fd, mode, path.parent)
         head = beginning(generation, snapshot)
         write_all(files, fd, head)
-        size, batch, batch_bytes = len(head), list[tuple[int, bytes]](), 0
+        size, kinds, bodies, batch_bytes = len(head), list[int](), list[bytes](), 0
 
         def write_batch() -> int:
-            data, _, _ = encode_batch(batch, size)
+            data, _, _ = encode_batch(kinds, bodies, size)
             write_all(files, fd, data)
             return len(data)
 
         for records in jobs:
             for record in records:
                 body = encode_body(record)
-                batch.append((int(record.TYPE), body))
+                kinds.append(int(record.TYPE))
+                bodies.append(body)
                 batch_bytes += len(body)
             if batch_bytes > _COPIED_BYTES:
                 size += write_batch()
-                batch, batch_bytes = [], 0
-        if batch:
+                kinds, bodies, batch_bytes = [], [], 0
+        if bodies:
             size += write_batch()
         files.sync(fd)
     finally:

@@ -76,7 +76,7 @@ def encode_payloads(values: list[Any], *, what: str = "payloads", limit: int = M
         SerializationError: one of them cannot be stored exactly; ``path`` begins with ``payloads[INDEX]``.
     """
     lines = _encode_exactly(values)
-    if lines is not None and len(max(lines, key=len, default=b"")) <= limit:
+    if lines is not None and max(map(len, lines), default=0) <= limit:
         return lines
     return [encode_payload(value, what=f"{what}[{index}]", limit=limit) for index, value in enumerate(values)]
 
@@ -89,7 +89,7 @@ def _encode_exactly(values: list[Any]) -> list[bytes] | None:
         lines = _encoder.encode_lines(values).split(b"\n")[:-1]  # JSON text has no line feed of its own
     except _NOT_ENCODED:
         return None
-    if any(len(line) > MAX_DIGITS for line in lines) and not _is_exact(values, integers=True):
+    if max(map(len, lines), default=0) > MAX_DIGITS and not _is_exact(values, integers=True):
         return None
     return lines
 

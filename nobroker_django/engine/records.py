@@ -341,11 +341,12 @@ def with_batch_fields(body: bytes, count: int, unsynced: int) -> bytes:
     return b'%s,"n":%d,"u":%d}' % (body[:-1], count, unsynced)
 
 
-def encode_batch(bodies: Sequence[tuple[int, bytes]], unsynced: int) -> tuple[bytes, int, list[int]]:
+def encode_batch(kinds: Sequence[int], bodies: Sequence[bytes], unsynced: int) -> tuple[bytes, int, list[int]]:
     """One write of several records.
 
     Args:
-        bodies: type and JSON object of each record, without batch fields.
+        kinds: the type of each record.
+        bodies: the JSON object of each, without batch fields.
         unsynced: how many bytes before the write are not known to be durable.
 
     Returns:
@@ -354,10 +355,10 @@ def encode_batch(bodies: Sequence[tuple[int, bytes]], unsynced: int) -> tuple[by
     Raises:
         SerializationError: all together take more than 256 MiB.
     """
-    kind, body = bodies[0]
+    first = with_batch_fields(bodies[0], len(bodies), unsynced)
     if len(bodies) == 1:
-        return encode_frame(kind, with_batch_fields(body, 1, unsynced)), 0, [0]
-    data, starts = encode_frames([(kind, with_batch_fields(body, len(bodies), unsynced)), *bodies[1:]])
+        return encode_frame(kinds[0], first), 0, [0]
+    data, starts = encode_frames(kinds, [first, *bodies[1:]])
     check_batch_size(len(data))
     return data, starts[-1], starts
 

@@ -302,7 +302,7 @@ def secure(
     if tail.certified < tail.good:
         _write_again(log, files, tail.certified, tail.good)
     log.datasync()
-    data, last, _ = encode_batch([(Open.TYPE, encode_body(Open(at=now)))], 0)
+    data, last, _ = encode_batch([Open.TYPE], [encode_body(Open(at=now))], 0)
     log.append(data, tail.good)
     log.datasync()
     files.sync_directory(layout.directory)

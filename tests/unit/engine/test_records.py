@@ -96,8 +96,7 @@ def test_payload_bytes_are_kept_as_they_are():
 
 
 def test_the_first_record_of_a_batch_carries_n_and_u_and_no_other_does():
-    bodies = [(1, encode_body(JOB))] * 3
-    data, last, starts = encode_batch(bodies, 17)
+    data, last, starts = encode_batch([1] * 3, [encode_body(JOB)] * 3, 17)
     assert (last, starts[0], len(starts)) == (starts[-1], 0, 3)
     first = json.loads(data[9 : starts[1]])
     assert (first["n"], first["u"]) == (3, 17)
@@ -123,4 +122,4 @@ def test_a_record_and_a_batch_that_are_too_large_are_refused(monkeypatch):
         encode_body(Ack(id="a", at=1.0, keep_until=1.0, result=Raw(b'"' + b"x" * 8_388_608 + b'"')))
     monkeypatch.setattr(records, "MAX_BATCH_BYTES", 100)
     with pytest.raises(SerializationError, match="several calls"):
-        encode_batch([(1, encode_body(JOB))] * 3, 0)
+        encode_batch([1] * 3, [encode_body(JOB)] * 3, 0)
