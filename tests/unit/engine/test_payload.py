@@ -306,7 +306,7 @@ def test_odd_characters_come_back_exactly_in_text_and_keys(queue, value):
     leased = queue.lease_one()
     assert leased.payload == payload
     queue.nack(leased, error=ValueError(value), delay=0)
-    assert queue.get(job.id).last_error == value
+    assert queue.get(job.id).last_error == f"ValueError: {value}"
     queue.ack(queue.lease_one(), result=value)
     assert queue.get(job.id).result == value
 
