@@ -80,6 +80,13 @@ class Files:
         """Permission bits of ``path``."""
         return stat.S_IMODE(os.stat(path).st_mode)
 
+    def free_space(self, path: str | os.PathLike[str]) -> tuple[int | None, int]:
+        """Bytes that this process may still fill on the file system of ``path`` (``None``: it does not say), and the
+        size in bytes of the blocks that they come in."""
+        found = os.statvfs(path)
+        blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+        return (blocks * found.f_frsize if found.f_blocks else None), found.f_frsize
+
     def listdir(self, path: str | os.PathLike[str]) -> list[str]:
         """Names in a directory, sorted; none when there is no such directory."""
         try:

@@ -10,6 +10,7 @@ file open never meet a new one under its name.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -23,6 +24,9 @@ from .generations import Layout
 from .log import FIRST_OFFSET, Log
 from .schema import FORMAT, META, SCHEMA, SELECT_META, Stale
 from .unit import Unit
+
+_ROOM_BYTES = 128 * 1024
+_TOUCHED_BYTES = 4096
 
 
 class Projection:
@@ -41,6 +45,7 @@ class Projection:
     ) -> Projection:
         """A new, empty file for ``log``, with a build number above ``after``."""
         files.make_directory(layout.run, dir_mode)
+        _check_room(files, layout)
         build = max(time.time_ns() // 1000, after + 1)
         path = index_path(layout, log.generation, build)
         fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, file_mode)  # so that the mode is ours, not SQLite's
@@ -82,6 +87,7 @@ class Projection:
         identity = files.path_identity(path)
         if identity is None:
             raise Stale("no file")
+        _check_room(files, layout)
         try:
             projection = cls(_connect(str(path), create=False), path, build, log)
         except sqlite3.Error as error:  # also "busy": under the log's lock nobody can rightly be in the way
@@ -104,6 +110,10 @@ class Projection:
         path = index_path(layout, log.generation, build)
         has = [files.path_identity(f"{path}{end}") is not None for end in ("", "-wal", "-shm")]
         if has == [True, True, True]:
+            try:
+                _check_room(files, layout)
+            except OSError as error:
+                raise Stale(str(error)) from None
             mode = "mode=ro"
         elif has[:2] == [True, False]:
             mode = "mode=ro&immutable=1"  # nobody is writing: the last one folded its changes in and left
@@ -230,6 +240,20 @@ def unlink_builds(files: Files, layout: Layout, *, keep: Path | None) -> None:
     for entry in files.listdir(layout.run):
         if ".index" in entry and (keep is None or not entry.startswith(keep.name)):
             files.unlink(layout.run / entry)
+
+
+def _check_room(files: Files, layout: Layout) -> None:
+    """Whoever opens a projection first makes the file that SQLite maps (``-shm``), writing a byte in each 4096 of it.
+
+    Where blocks are smaller (a small ext4), a full disk would be met by touching the rest of the mapping:
+    SIGBUS, the end of the process. Rather an error before.
+
+    Raises:
+        OSError: there is next to no space left.
+    """
+    free, block_bytes = files.free_space(layout.run)
+    if block_bytes < _TOUCHED_BYTES and free is not None and free < _ROOM_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(layout.run))
 
 
 def _connect(path: str, *, create: bool = True) -> sqlite3.Connection:

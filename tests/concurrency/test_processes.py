@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from nobroker_django import CompactionError, CorruptLogError, JobState, Queue, StorageError
+from nobroker_django import CorruptLogError, Queue
 from tests.support.crashing import drawn
 from tests.support.faulty import OPENING, WRITING, Call, Dying, Hooked
 from tests.support.procs import Child, Diary, run_all, wait_until
@@ -320,66 +319,3 @@ def test_compactions_killed_at_every_call(queue_dir: Path, diary: Diary, errors:
         for child in others:
             child.kill()
     check(queue_dir, diary)
-
-
-def fill(directory: Path, diary: Diary, seed: str) -> None:
-    """Enqueue until the disk is full, go on until somebody has made space; say what was stored."""
-    full = False
-    with open_queue(directory) as queue:
-        for number in itertools.count():
-            key = f"{os.getpid()}-{number}"
-            try:
-                queue.enqueue({"k": key, "filler": "x" * 3000})
-            except StorageError as error:
-                diary.write("full" if error.stored is False else "unknown", key)
-                full = True
-            else:
-                diary.write("E", key)
-                if full and Path(directory, "space").exists():
-                    return
-
-
-def met_a_full_disk(diary: Diary) -> int:
-    """How many writers have met it five times: each of them ends at its first success in new space."""
-    met = Counter(line[1].split("-")[0] for line in diary.lines() if line[0] == "full")
-    return sum(times >= 5 for times in met.values())
-
-
-@pytest.mark.contract("ENQ-08", "COMP-04")
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
-def test_several_writers_on_a_full_disk_that_gets_space_again(tmp_path: Path, diary: Diary, errors: Diary):
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(mount)], capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
-        directory = mount / "queues"
-        with open_queue(directory) as queue:
-            queue.enqueue({"k": "first"})
-            diary.write("E", "first")
-            queue.stats()
-        (mount / "ballast").write_bytes(bytes(400_000))
-        children = [Child(fill, directory, diary, f"{n}", errors=errors) for n in range(3)]
-        try:
-            wait_until(lambda: met_a_full_disk(diary) == 3 or errors.size() > 0, "three writers on a full disk")
-            try:
-                with open_queue(directory, retention=0.0) as queue:
-                    queue.compact()
-            except (CompactionError, StorageError):
-                pass
-            (mount / "ballast").unlink()
-            (directory / "space").touch()
-            run_all(children)
-        finally:
-            for child in children:
-                child.kill()
-        stored = {line[1] for line in diary.lines() if line[0] == "E"}
-        refused = {line[1] for line in diary.lines() if line[0] == "full"}
-        with open_queue(directory) as queue:
-            shown = {job.payload["k"] for job in queue.list_jobs()}
-            assert stored <= shown
-            assert not refused & shown
-            assert all(job.state is JobState.READY for job in queue.list_jobs())
-        assert not list(directory.glob("default.torn-*"))
-    finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True)

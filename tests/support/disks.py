@@ -69,16 +69,20 @@ def tmpfs(mount_point: Path, size_bytes: int) -> Disk:
     return Disk(mount_point, "-t", "tmpfs", "-o", f"size={size_bytes}", "none")
 
 
-def ext4(mount_point: Path, image: Path, size_bytes: int, *, features: str = "", options: str = "") -> Disk:
+def ext4(
+    mount_point: Path, image: Path, size_bytes: int, *, features: str = "", options: str = "", block_bytes: int = 4096
+) -> Disk:
     """An ext4 in a new file ``image``.
 
     Args:
         features: for ``mkfs.ext4 -O``.
         options: for ``mount -o``.
+        block_bytes: size of a block: 1024, 2048 or 4096.
     """
     with image.open("wb") as file:
         file.truncate(size_bytes)
-    make = ["mkfs.ext4", "-q", "-F", "-m", "0", *(["-O", features] if features else []), str(image)]
+    wanted = ["-O", features] if features else []
+    make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", str(block_bytes), *wanted, str(image)]
     try:
         subprocess.run(make, check=True, capture_output=True)
     except FileNotFoundError:

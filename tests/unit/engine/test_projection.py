@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from nobroker_django import BackoffPolicy
+from nobroker_django import BackoffPolicy, Queue, StorageError
 from nobroker_django.engine import deciding, leasing
+from nobroker_django.engine.files import Files
 from nobroker_django.engine.unit import Unit
 from tests.contract.helpers import RecordingFiles
 
@@ -210,3 +211,62 @@ def test_lists_are_paged_and_limited(open_queue, monkeypatch):
     assert [job.payload for job in queue.list_jobs()] == list(range(30))
     assert [job.payload for job in queue.list_jobs("ready", limit=16)] == list(range(16))
     assert queue.list_jobs("dead") == []
+
+
+class Space(Files):
+    """A disk that says how much space it has, in blocks of which size."""
+
+    def __init__(self, *space):
+        self.space = space
+
+    def free_space(self, path):
+        return self.space
+
+
+@pytest.mark.contract("ENQ-08")
+@pytest.mark.parametrize("built", [True, False])
+def test_where_sqlite_would_be_killed_for_lack_of_space_an_error_is_raised_before(
+    open_queue, queue_dir, busy, built, monkeypatch
+):
+    """Blocks smaller than a page of the memory: SQLite maps a file that the disk has no room for."""
+    busy[0].close()
+    if not built:
+        builds(queue_dir)[0].unlink()
+    connected = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connected.append(path) or connect(path, **options))
+    files = Space(100_000, 1024)
+    queue = open_queue(files=files)
+    queue.enqueue("x")
+    for verb in (queue.lease, queue.stats):
+        with pytest.raises(StorageError, match="No space left on device") as refused:
+            verb()
+        assert refused.value.stored is False
+    assert not connected
+    files.space = (200_000, 1024)
+    assert queue.stats().total == 31
+    assert connected
+
+
+@pytest.mark.parametrize("space", [(100_000, 4096), (None, 1024)])
+def test_other_disks_are_not_asked_for_space(open_queue, space):
+    assert open_queue(files=Space(*space)).stats().total == 0
+
+
+def test_who_looks_on_such_a_disk_replays_the_log_for_itself(queue_dir, busy, clock, monkeypatch):
+    connected = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connected.append(path) or connect(path, **options))
+    with Queue(queue_dir, read_only=True, files=Space(0, 1024), clock=clock) as looking:
+        same(looking, busy)
+    assert connected == [""]
+
+
+def test_space_is_told_as_the_system_tells_it(tmp_path, monkeypatch):
+    found = os.statvfs(tmp_path)
+    free, block = Files().free_space(tmp_path)
+    assert block == found.f_frsize
+    assert free == pytest.approx(found.f_bfree * block, rel=0.2)
+    nothing = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: nothing)  # a tmpfs without a limit
+    assert Files().free_space(tmp_path)[0] is None
