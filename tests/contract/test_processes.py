@@ -463,7 +463,8 @@ def _check_modes(directory, file_mode, dir_mode):
 @pytest.mark.contract("PROC-04")
 def test_a_directory_that_was_there_keeps_its_modes(tmp_path, clock):
     directory = tmp_path / "there"
-    directory.mkdir(mode=0o755)
+    directory.mkdir()
+    directory.chmod(0o755)  # whatever the umask
     with Queue(directory, clock=clock) as queue:
         queue.enqueue(1)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o755
