@@ -91,7 +91,9 @@ class Decision:
     def promise(self, job_ids: tuple[str, ...] = ()) -> Promise:
         """What has to be durable before the verb may answer by what it saw or wrote."""
         if not self.written:
-            self._witness = self.unit.head_offset, self.held.log.peek(self.unit.head_offset, WITNESS_BYTES)
+            start = self.unit.head_offset
+            # Not a byte behind the record: there others write next.
+            self._witness = start, self.held.log.peek(start, min(WITNESS_BYTES, self.held.end - start))
         return Promise.of(self.held, *self._witness, job_ids)
 
 

@@ -16,6 +16,7 @@ import pytest
 from nobroker_django import (
     BackoffPolicy,
     CorruptLogError,
+    JobNotFoundError,
     JobState,
     LockTimeoutError,
     OutcomeUnknownError,
@@ -792,6 +793,29 @@ def test_a_waiter_whose_bytes_were_cut_off_meanwhile_is_told_so(open_queue, queu
     with pytest.raises(OutcomeUnknownError) as unknown:
         other.enqueue("lost")
     assert unknown.value.stored is None
+
+
+@pytest.mark.contract("LOG-09")
+def test_a_verb_that_wrote_nothing_is_certain_of_a_short_last_record_though_others_append(open_queue):
+    class Meanwhile(RecordingFiles):
+        armed = False
+
+        def lock_byte(self, fd, offset, *, exclusive):
+            if self.armed and self.paths[fd].endswith(".log"):
+                self.armed = False
+                other.enqueue("meanwhile")
+            return super().lock_byte(fd, offset, exclusive=exclusive)
+
+    files, other = Meanwhile(), open_queue()
+    queue = open_queue(files=files)
+    queue.enqueue("x")
+    job = queue.lease_one()
+    queue.purge()  # a record of a few bytes
+    files.armed = True
+    with pytest.raises(JobNotFoundError):
+        queue.ack(job)
+    assert not files.armed
+    assert [job.payload for job in queue.list_jobs()] == ["meanwhile"]
 
 
 @pytest.mark.contract("LOG-09")
