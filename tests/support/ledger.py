@@ -144,16 +144,16 @@ class Script:
             self.ledger.groups.append(keys)
         with self._verb(dict.fromkeys(keys, ("ready", 0))):
             if len(keys) == 1:
-                self.queue.enqueue(_payload(keys[0]), **options)
+                self.queue.enqueue(payload_of(keys[0]), **options)
             else:
-                self.queue.enqueue_many([_payload(key) for key in keys], **options)
+                self.queue.enqueue_many([payload_of(key) for key in keys], **options)
 
     def known(self, key: str) -> None:
         """Enqueue under the key as id: made, or found."""
         current = self.ledger.allowed(key)
         changes: dict[str, State] = {key: ("ready", 0)} if current == [None] else {}
         with self._verb(changes):
-            self.queue.enqueue(_payload(key), job_id=key)
+            self.queue.enqueue(payload_of(key), job_id=key)
 
     def lease(self, count: int = 1) -> list[Job]:
         """Take jobs; nothing is promised but the token."""
@@ -170,7 +170,7 @@ class Script:
 
     def ack(self, *jobs: Job, result: Any = None) -> None:
         """One or several."""
-        with self._verb({_key(job): ("done", job.attempts) for job in jobs}):
+        with self._verb({key_of(job): ("done", job.attempts) for job in jobs}):
             if len(jobs) == 1:
                 self.queue.ack(jobs[0], result=result)
             else:
@@ -179,19 +179,19 @@ class Script:
     def nack(self, job: Job, **options: Any) -> None:
         """A failed attempt."""
         state = "dead" if job.attempts >= job.max_attempts else "ready"
-        with self._verb({_key(job): (state, job.attempts)}):
-            self.queue.nack(job, error=ValueError(f"attempt {job.attempts} of {_key(job)}"), **options)
+        with self._verb({key_of(job): (state, job.attempts)}):
+            self.queue.nack(job, error=ValueError(f"attempt {job.attempts} of {key_of(job)}"), **options)
 
     def bury(self, job: Job) -> None:
-        with self._verb({_key(job): ("dead", job.attempts)}):
+        with self._verb({key_of(job): ("dead", job.attempts)}):
             self.queue.bury(job, error="not a task")
 
     def release(self, *jobs: Job) -> None:
-        with self._verb({_key(job): ("ready", job.attempts - 1) for job in jobs}):
+        with self._verb({key_of(job): ("ready", job.attempts - 1) for job in jobs}):
             self.queue.release(jobs)
 
     def extend(self, job: Job) -> None:
-        with self._verb({_key(job): ("leased", job.attempts)}, durable=False):
+        with self._verb({key_of(job): ("leased", job.attempts)}, durable=False):
             self.queue.extend(job, 30.0)
 
     def requeue_dead(self) -> None:
@@ -214,11 +214,11 @@ class Script:
         return {key: then for key, state in self._now().items() if state and state[0] == name}
 
 
-def _payload(key: str) -> dict[str, str]:
+def payload_of(key: str) -> dict[str, str]:
     return {"k": key, "filler": "x" * (sum(map(ord, key)) % 190)}
 
 
-def _key(job: Job) -> str:
+def key_of(job: Job) -> str:
     key: str = job.payload["k"]
     return key
 

@@ -40,8 +40,9 @@ class TraceFiles(Watched):
     Args:
         before: the trace to go on with: of the processes that were there earlier.
         fail_syncs: numbers of the syncs of a log (0 is the first) that fail.
-        kill_at: number of the changing call before which the process ends: that call, and every later one, raises
-            ``Killed``. ``bury`` then closes what it had open.
+        fail_writes: numbers of the writes to a log that fail, half done.
+        kill_at: number of the changing call before which the process ends (if it is a sync: in it): that call, and
+            every later one, raises ``Killed``. ``bury`` then closes what it had open.
     """
 
     def __init__(
@@ -50,14 +51,15 @@ class TraceFiles(Watched):
         before: TraceFiles | None = None,
         *,
         fail_syncs: frozenset[int] = frozenset(),
+        fail_writes: frozenset[int] = frozenset(),
         kill_at: int | None = None,
     ) -> None:
         super().__init__()
         self.directory = str(directory)
         self.trace: list[Event] = before.trace if before else []
-        self.fail_syncs = fail_syncs
+        self.fail_syncs, self.fail_writes = fail_syncs, fail_writes
         self.kill_at = kill_at
-        self.syncs = self.changes = 0
+        self.syncs = self.writes = self.changes = 0
         self.dead = False
         self._numbers: dict[str, int] = before._numbers if before else {}
         self._lock = threading.RLock()
@@ -108,6 +110,8 @@ class TraceFiles(Watched):
             if self.changes > self.kill_at and not self.dead:
                 self.dead = True
                 self.note("killed")
+                if call.kind in ("datasync", "sync") and self._ours(call.path):
+                    self.note("sync-begins", self._number(call.path), threading.get_ident())
         if self.dead:
             raise Killed
         if creates and self._ours(call.path):
@@ -124,6 +128,14 @@ class TraceFiles(Watched):
                 raise OSError(5, "made up")
         elif call.kind == "sync_directory" and call.path == self.directory:
             self.note("directory-sync-begins", threading.get_ident())
+        elif call.kind == "pwrite" and call.path.endswith(".log"):
+            self.writes += 1
+            if self.writes - 1 in self.fail_writes:
+                return Call(
+                    call.kind, call.path, (call.arguments[0][: len(call.arguments[0]) // 2], call.arguments[1])
+                )
+            if self.writes - 2 in self.fail_writes:
+                raise OSError(28, "made up")
         return call
 
     def after(self, call: Call, result: Any) -> None:

@@ -85,6 +85,19 @@ def fill(queue: Any, advance: Callable[[float], None]) -> None:
     queue.lease(1, visibility_timeout=50)
 
 
+def fill_with_keys(directory: Path, clock: Callable[[], float]) -> dict[str, tuple[str, int]]:
+    """A few jobs with a ``k`` each, in every state; the states and attempts, in insertion order."""
+    with opened(directory, clock) as queue:
+        for number in range(7):
+            key = f"old{number}"
+            queue.enqueue({"k": key, "filler": "x" * 100 * number}, job_id=key, max_attempts=1 + (number != 2))
+        jobs = queue.lease(5, visibility_timeout=1e6)
+        queue.ack(jobs[0])
+        queue.nack(jobs[1], error="once", delay=0)
+        queue.nack(jobs[2], error="a dead letter")
+        return {job.payload["k"]: (job.state.value, job.attempts) for job in queue.list_jobs()}
+
+
 def shown(job: Any) -> dict[str, Any]:
     """What version 1 knows of a job, so that NaN equals NaN; from a job of either package."""
     return {

@@ -1,0 +1,46 @@
+"""Two or three writers whose system calls interleave as a seed says; then a power cut, at every moment of it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.crashing import Findings, drawn, recover_draws
+from tests.support.writers import interleaved
+
+pytestmark = [
+    pytest.mark.contract("LOG-05", "LOG-06", "LOG-09", "ENQ-01", "ENQ-05", "LEASE-02", "LEASE-03", "COMP-02")
+]
+
+
+def recovered(directory: Path, seeds: range, *, old: bool = False) -> Findings:
+    findings = Findings()
+    for seed in seeds:
+        trace = interleaved(directory / f"queue-{seed}", seed, old=old)
+        recover_draws(trace, directory / "scratch", drawn(("writers", seed, old)), 1, findings)
+    findings.check()
+    return findings
+
+
+@pytest.mark.parametrize("first", range(0, 8, 2))
+def test_writers_that_interleave(fast_path: Path, first: int):
+    assert recovered(fast_path, range(first, first + 2)).images > 100
+
+
+@pytest.mark.contract("LOG-03")
+@pytest.mark.parametrize("first", range(0, 4, 2))
+def test_writers_that_find_a_queue_of_version_1(fast_path: Path, first: int):
+    assert recovered(fast_path, range(first, first + 2), old=True).images > 100
+
+
+def test_the_same_seed_is_the_same_run(fast_path: Path):
+    """A seed that a failing run has printed shows the failure again."""
+    calls = [
+        [
+            (event.kind, event.arguments[1:2])
+            for event in interleaved(fast_path / name, 5).trace
+            if event.kind != "ledger"
+        ]
+        for name in ("one", "two")
+    ]
+    kinds = [[(kind, len(str(numbers))) if kind == "write" else kind for kind, numbers in run] for run in calls]
+    assert kinds[0] == kinds[1]

@@ -1,0 +1,144 @@
+"""What several writers at once were promised: the log is one order, and what is durable is a beginning of it.
+
+Every verb that has returned has its place in that order: the position in the log behind what it wrote, or behind what
+it looked at. One that is under way, or said that its outcome is unknown, may have happened. ``History.ledger`` makes
+of it what a recovered queue may show, for the checks that one writer's ``Ledger`` goes through as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from nobroker_django.engine.durability import Promise
+from nobroker_django.engine.held import Held
+
+from .ledger import Ledger, State
+
+Effect = Callable[[str, State], State]  # what a verb makes of a job in this state; the same state: nothing
+
+_here = threading.local()
+
+
+@contextmanager
+def positions_noted() -> Iterator[None]:
+    """Where each thread's last write ended, or what it promised about, is known to ``last_position``."""
+    append, of = Held.append, Promise.of.__func__  # type: ignore[attr-defined]
+
+    def noted_append(held: Held, data: bytes, last: int) -> int:
+        start = append(held, data, last)
+        _here.position = held.log.position(held.end)
+        return start
+
+    def noted_of(kind: type[Promise], held: Held, *arguments: Any) -> Promise:
+        _here.position = held.log.position(held.end)
+        promise: Promise = of(kind, held, *arguments)
+        return promise
+
+    with mock.patch.object(Held, "append", noted_append), mock.patch.object(Promise, "of", classmethod(noted_of)):
+        yield
+
+
+def forget_position() -> None:
+    """A verb begins."""
+    _here.position = 0
+
+
+def last_position() -> int:
+    """The position of this thread's verb in the order of the log; 0 when it neither wrote nor promised."""
+    position: int = getattr(_here, "position", 0)
+    return position
+
+
+class History:
+    """All verbs of all writers. Only one thread runs at a time (see ``turns``): nothing here needs a lock."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, list[tuple[int, State]]] = {}
+        self._sweeps: list[tuple[int, Effect]] = []
+        self._under_way: dict[int, Effect] = {}
+        self._created: dict[str, int] = {}
+        self._begun_again: set[str] = set()  # its place may be that of a later one, if it was purged meanwhile
+        self._groups: list[tuple[str, ...]] = []
+        self._durable = self._count = 0
+        self.tokens: list[str] = []
+
+    def found(self, states: Mapping[str, State]) -> None:
+        """Jobs that are there already, durably, in this order."""
+        for number, (key, state) in enumerate(states.items()):
+            self._changes[key] = [(number + 1, state)]
+            self._created[key] = self._durable = number + 1
+
+    def begin(self, effect: Effect, *, keys: tuple[str, ...] = ()) -> int:
+        """A verb starts; ``keys`` are the jobs that it would add, all of them or none. Its number."""
+        forget_position()
+        for key in keys:
+            if key in self._changes:
+                self._begun_again.add(key)
+            self._changes.setdefault(key, [])
+        if len(keys) > 1:
+            self._groups.append(keys)
+        self._count += 1
+        self._under_way[self._count] = effect
+        return self._count
+
+    def end(
+        self,
+        number: int,
+        changes: dict[str, State] | None = None,
+        *,
+        sweep: Effect | None = None,
+        created: tuple[str, ...] = (),
+        durable: bool = True,
+    ) -> None:
+        """It returned, having left these jobs in these states, or having changed every job so (``sweep``)."""
+        del self._under_way[number]
+        at = last_position()
+        if not at:
+            return
+        for key in created:
+            self._created[key] = at
+        for key, state in (changes or {}).items():
+            self._changes.setdefault(key, []).append((at, state))
+        if sweep is not None:
+            self._sweeps.append((at, sweep))
+        if durable:
+            self._durable = max(self._durable, at)
+
+    def undone(self, number: int) -> None:
+        """It raised, and said that nothing was stored."""
+        del self._under_way[number]
+
+    def _allowed(self, key: str) -> list[State]:
+        """The states that a recovered queue may show: durable, later, or by what is under way."""
+        steps: list[tuple[int, State | Effect]] = [*self._changes[key], *self._sweeps]
+        state: State = None
+        found: list[State] = [None]
+        for at, step in sorted(steps, key=lambda step: step[0]):
+            state = step(key, state) if callable(step) else step
+            if at <= self._durable:
+                found.clear()
+            found.append(state)
+        for state in found:
+            for effect in self._under_way.values():
+                then = effect(key, state)
+                if then not in found:
+                    found.append(then)  # and what the others make of that
+        return found
+
+    def ledger(self) -> Ledger:
+        """What may be shown now."""
+        allowed = {key: self._allowed(key) for key in self._changes}
+        return Ledger(
+            certain={key: states[0] for key, states in allowed.items()},
+            maybe={key: states[1:] for key, states in allowed.items()},
+            order=[
+                key for key in sorted(self._created, key=self._created.__getitem__) if key not in self._begun_again
+            ],
+            tokens=list(self.tokens),
+            # once one of them has been touched, a compaction may have taken it
+            groups=[group for group in self._groups if not any(len(self._changes[key]) > 1 for key in group)],
+        )
