@@ -157,19 +157,16 @@ def iter_frames(files: Files, fd: int, start: int, stop: int, version: int = VER
 def data_end(files: Files, fd: int) -> int:
     """Where (bytes) the last byte of the file that is not zero ends: no frame reaches further.
 
-    Looks from the end of the file backwards. A writer may go on meanwhile, past what was looked at already; frames
-    have no nine zeros in a row, so what follows tells.
+    Beside a writer, which may go on past what was looked at already: not before the end that was there at the start.
     """
-    while True:
-        end, count = files.size(fd), _PEEK_BYTES
-        while end > 0:
-            start = max(0, end - count)
-            end = start + len(files.pread(fd, end - start, start).rstrip(b"\0"))
-            if end > start:
-                break
-            count = min(2 * count, _CHUNK_BYTES)
-        if not files.pread(fd, FRAME_BYTES, end).strip(b"\0"):
-            return end
+    end, count = files.size(fd), _PEEK_BYTES
+    while end > 0:
+        start = max(0, end - count)
+        end = start + len(files.pread(fd, end - start, start).rstrip(b"\0"))
+        if end > start:
+            break
+        count = min(2 * count, _CHUNK_BYTES)
+    return end
 
 
 def read_frame(files: Files, fd: int, offset: int, size: int, version: int = VERSION) -> Frame:

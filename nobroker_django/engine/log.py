@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -203,8 +204,9 @@ class Log:
         if stop > size:
             try:
                 self.files.allocate(self.fd, end, wanted - end)
-            except OSError:
-                pass  # asked again when as many bytes have been written
+            except OSError:  # asked again when as many bytes have been written
+                with suppress(OSError):
+                    self.take_room_away(end)  # the rest of a full disk, which it may have got, is for everybody
             size = wanted
         self._room_end = size
 

@@ -300,7 +300,7 @@ def secure(
         kept = keep_aside(log, tail, layout, files, file_mode)
         log.truncate(tail.good)
     if tail.certified < tail.good:
-        _write_again(log, files, tail.certified, tail.good)
+        _write_again(log, files, tail)
     log.datasync()
     data, last, _ = encode_batch([Open.TYPE], [encode_body(Open(at=now))], 0)
     log.append(data, tail.good)
@@ -353,16 +353,23 @@ def keep_aside(log: Log, tail: Tail, layout: Layout, files: Files, mode: int) ->
     return path
 
 
-def _write_again(log: Log, files: Files, start: int, stop: int) -> None:
-    """Write the frames between two offsets again, as they were read and checked, so that a sync has to write them."""
+def _write_again(log: Log, files: Files, tail: Tail) -> None:
+    """Write what is not certified of the complete batches again, as it was checked, so that a sync has to write it.
+
+    From the beginning of a frame on: garbled words may say a synced offset that lies inside one.
+    """
+    pending, at = bytearray(), tail.certified
     try:
-        pending, at = bytearray(), start
-        for frame in log.frames(start, stop):
+        for frame in log.frames(tail.scanned_from, tail.good):
+            if frame.end <= tail.certified:
+                continue
+            if not pending:
+                at = frame.offset
             pending += encode_frame(frame.type, frame.body)
             if len(pending) >= _PIECE_BYTES:
                 write_all(files, log.fd, bytes(pending), at)
-                at += len(pending)
                 pending.clear()
-        write_all(files, log.fd, bytes(pending), at)
+        if pending:
+            write_all(files, log.fd, bytes(pending), at)
     except FrameDamage as damage:
         raise OSError(5, f"the log changed while it was checked ({damage})") from None
