@@ -17,8 +17,10 @@ from nobroker_django.engine.durability import Promise
 from nobroker_django.engine.held import Held
 from nobroker_django.engine.log import Log
 from tests.crash.test_damage import Original, check_flip, cut_everywhere, original
+from tests.crash.test_room import a_writer_dies_beside_another, words_say_another_end
 from tests.support.crashing import Findings, drawn, recover_draws, traced
 from tests.support.faulty import Call, Hooked, Watched
+from tests.support.procs import Diary
 from tests.support.scripts import SCRIPTS, open_queue, run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -202,3 +204,44 @@ def test_that_finds_what_is_published_before_it_is_written(fast_path: Path, monk
     published_before_written(monkeypatch)
     with pytest.raises((CorruptLogError, AssertionError)):
         sync_while_another_writes(fast_path / "queue", monkeypatch)
+
+
+def every_end_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "ends_at", lambda self, end: True)
+
+
+def ends_believed_by_their_last_byte(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "ends_at", lambda self, end: self.peek(end - 1, 1) == b"}")
+
+
+def ends_believed_by_what_follows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "ends_at", lambda self, end: not self.peek(end, 9).strip(b"\0"))
+
+
+def torn_tails_left_in_the_room(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "truncate", lambda self, size: None)
+
+
+def room_taken_for_data(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "data_end", Log.size)
+
+
+@pytest.mark.parametrize(
+    "plant", [every_end_believed, ends_believed_by_their_last_byte, torn_tails_left_in_the_room, room_taken_for_data]
+)
+def test_writers_that_die_beside_others_find(
+    fast_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant
+):
+    errors = Diary(tmp_path / "errors")
+    a_writer_dies_beside_another(fast_path / "sound", errors, "x" * 9001, 5000)
+    plant(monkeypatch)
+    with pytest.raises((CorruptLogError, AssertionError)):
+        a_writer_dies_beside_another(fast_path / "queue", errors, "x" * 9001, 5000)
+    errors.close()
+
+
+@pytest.mark.parametrize("plant", [every_end_believed, ends_believed_by_what_follows])
+def test_words_that_point_elsewhere_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant):
+    plant(monkeypatch)
+    with pytest.raises((CorruptLogError, AssertionError)):
+        words_say_another_end(fast_path / "queue", "there too")

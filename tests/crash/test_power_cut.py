@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from nobroker_django.engine import log
 from tests.support.crashing import Findings, drawn, recover_all, recover_draws, recover_recoveries, traced
 from tests.support.ledger import Script
 from tests.support.scripts import SCRIPTS
 
 pytestmark = [pytest.mark.contract("LOG-05", "LOG-06", "ENQ-01", "ENQ-05", "LEASE-03", "COMP-02")]
+
+
+@pytest.fixture(params=["enough room", "little room"])
+def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How much room a log has behind its last record: as always, or so little that it is used up all the time."""
+    if request.param == "little room":
+        monkeypatch.setattr(log, "LEAST_ROOM_BYTES", 300)
+        monkeypatch.setattr(log, "MOST_ROOM_BYTES", 700)
+    return str(request.param)
 
 
 def more(script: Script) -> None:
@@ -32,9 +42,21 @@ def test_every_image_of_a_script_recovers(fast_path: Path, name: str, openings: 
     assert findings.images > 100
 
 
-def test_all_images_of_a_brief_script(fast_path: Path):
+@pytest.mark.parametrize("room", ["little room"], indirect=True)
+@pytest.mark.parametrize("name", ["every verb", "compaction"])
+def test_every_image_where_the_room_is_used_up_again_and_again(fast_path: Path, name: str, room: str):
+    findings = Findings()
+    trace = traced(fast_path / "queue", SCRIPTS[name], more)
+    assert sum(event.kind == "allocate" for event in trace.trace) > 5
+    recover_draws(trace, fast_path / "scratch", drawn((name, room)), 2, findings)
+    findings.check()
+    assert findings.images > 60
+
+
+def test_all_images_of_a_brief_script(fast_path: Path, room: str):
     findings = Findings()
     trace = traced(fast_path / "queue", SCRIPTS["brief"])
+    assert any(event.kind == "allocate" for event in trace.trace)
     recover_all(trace, fast_path / "scratch", 150, findings)
     findings.check()
     assert findings.images > 150
@@ -70,9 +92,9 @@ def test_a_second_power_cut_while_the_first_is_recovered_from(fast_path: Path, n
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_many_images_of_a_script(fast_path: Path, name: str, seed: int):
+def test_many_images_of_a_script(fast_path: Path, name: str, seed: int, room: str):
     findings = Findings()
-    rng = drawn((name, seed))
+    rng = drawn((name, seed, room))
     trace = traced(fast_path / "queue", SCRIPTS[name], more)
     recover_draws(trace, fast_path / "scratch", rng, 12, findings)
     recover_recoveries(trace, fast_path / "again", rng, 60, 2, findings)
@@ -80,7 +102,7 @@ def test_many_images_of_a_script(fast_path: Path, name: str, seed: int):
 
 
 @pytest.mark.long
-def test_all_images_of_all_scripts(fast_path: Path):
+def test_all_images_of_all_scripts(fast_path: Path, room: str):
     findings = Findings()
     for name, body in SCRIPTS.items():
         recover_all(traced(fast_path / name, body, more), fast_path / "scratch", 300, findings)
@@ -99,11 +121,11 @@ def test_every_pair_of_failed_syncs(fast_path: Path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_killed_at_every_change_then_the_power_cut(fast_path: Path, name: str):
+def test_killed_at_every_change_then_the_power_cut(fast_path: Path, name: str, room: str):
     findings = Findings()
     for kill_at in itertools.count():
         trace = traced(fast_path / f"queue-{kill_at}", SCRIPTS[name], more, kill_at=kill_at)
-        recover_draws(trace, fast_path / "scratch", drawn((name, kill_at)), 1, findings)
+        recover_draws(trace, fast_path / "scratch", drawn((name, kill_at, room)), 1, findings)
         if not any(event.kind == "killed" for event in trace.trace):
             break
     findings.check()

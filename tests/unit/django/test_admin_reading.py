@@ -84,10 +84,13 @@ def test_without_a_projection_a_short_log_is_replayed(admin_client):
     assert admin_client.get(f"{JOBS}default:{jobs['done'].id}/change/").status_code == 200
 
 
-def test_without_a_projection_a_long_log_is_a_notice_with_its_length(admin_client, no_replays):
+@pytest.mark.parametrize("words", ["there", "gone"])
+def test_without_a_projection_a_long_log_is_a_notice_with_its_length(admin_client, no_replays, words):
     job = one_of_each_state()["ready"]
     size = log_end(get_queue().path)
     set_build(get_queue().dir, 0)
+    if words == "gone":
+        (get_queue().dir / "default.lock").unlink()
     response = admin_client.get(JOBS)
     assert listed(response) == []
     assert "The index of this queue is missing" in notice(response)
