@@ -28,7 +28,7 @@ from .unit import Unit
 logger = logging.getLogger("nobroker_django")
 
 PIECE_SECONDS = 0.01
-QUIET_PIECE_SECONDS = 0.03  # when nobody has appended between so many pieces
+QUIET_PIECE_SECONDS = 0.02  # when nobody has appended between so many pieces
 QUIET_PIECES = 4
 LONGEST_PIECE_SECONDS = 1.0
 PAUSE_SECONDS = 0.002

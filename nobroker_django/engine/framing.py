@@ -136,15 +136,26 @@ def iter_frames(files: Files, fd: int, start: int, stop: int, version: int = VER
         FrameDamage: at the first place, below ``stop``, where no intact frame begins.
     """
     buffer, at, base, short = b"", 0, start, False  # base: offset of buffer[0]
+    unpack, crc32, summed_from = _FRAME.unpack_from, zlib.crc32, 4 if version == 1 else 0
     while base + at < stop:
-        end_of_buffer = base + len(buffer)
-        frame = None
-        if len(buffer) > at:
+        size = len(buffer)
+        # As parse_frame does it with intact frames, without a call for each.
+        while size - at >= FRAME_BYTES:
+            length, kind, crc = unpack(buffer, at)
+            end = at + FRAME_BYTES + length
+            if end > size or length > MAX_BODY_BYTES:
+                break
+            body = buffer[at + FRAME_BYTES : end]
+            if crc32(body, crc32(buffer[at + summed_from : at + 5])) != crc:
+                break
+            yield Frame(base + at, kind, body, base + end)
+            at = end
+        if base + at >= stop:
+            break
+        end_of_buffer = base + size
+        if size > at:
             frame = parse_frame(buffer, at, base + at, last=end_of_buffer >= stop, version=version)
-        if frame is not None:
-            at += frame.end - frame.offset
-            yield frame
-            continue
+            assert frame is None  # an intact one was yielded above
         want = min(max(_CHUNK_BYTES, 2 * (len(buffer) - at)), stop - end_of_buffer)
         more = files.pread(fd, want, end_of_buffer)
         if len(more) < want:

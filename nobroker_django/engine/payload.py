@@ -117,10 +117,10 @@ _TASK_FIRST = re.compile(rb'\{"task":"([^"\\]{1,%d})"[,}]' % MAX_TASK_NAME)
 
 def task_name(data: bytes | msgspec.Raw) -> str | None:
     """The ``task`` of a payload that is a task's call, without decoding the rest of it; ``None`` for any other."""
-    view = bytes(data)
-    found = _TASK_FIRST.match(view)
+    found = _TASK_FIRST.match(data)
     if found:
         return found[1].decode()
+    view = bytes(data)
     if not view.startswith(b"{"):
         return None
     try:

@@ -64,13 +64,13 @@ class Row:
     started: int
     visibility_timeout: float | None
     payload_offset: int
-    result_offset: int
-    failures: int
-    finished_at: float | None
-    keep_until: float | None
-    task: str | None
-    error_class: str | None
-    last_error: str | None
+    result_offset: int = 0
+    failures: int = 0
+    finished_at: float | None = None
+    keep_until: float | None = None
+    task: str | None = None
+    error_class: str | None = None
+    last_error: str | None = None
 
 
 class State(Protocol):
@@ -108,7 +108,8 @@ def apply(state: State, record: Record, offset: int) -> None:
 
 def _rank_now(state: State, at: float) -> float:
     """Rank of a job that is eligible at once: it never falls behind an earlier one, whatever the clock did."""
-    state.clock = max(state.clock, at)
+    if at > state.clock:
+        state.clock = at
     return state.clock
 
 
@@ -120,22 +121,21 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
     if existing is not None and existing.state != DONE:
         state.ignored += 1
         return
-    copied = record.seq is not None
-    if not copied:
+    seq, at_once, waits, rank = record.seq, record.available_at is None, record.waits, record.rank
+    if seq is None:
         state.enqueued_total += 1
-    at_once = record.available_at is None
-    rank = record.rank
+        seq, waits = state.base + offset, not at_once
     if rank is None:
         rank = _rank_now(state, record.enqueued_at) if record.available_at is None else record.available_at
     state.add(
         Row(
-            record.seq if record.seq is not None else state.base + offset,
+            seq,
             record.id,
             _COPIED_STATES.get(record.state, DUE if at_once else WAITING),
             record.priority,
             rank,
             rank if record.available_at is None else record.available_at,
-            int(record.waits if copied else not at_once),
+            int(waits),
             record.enqueued_at,
             record.attempts,
             record.max_attempts,
@@ -143,14 +143,9 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
             record.lease_token,
             int(record.started),
             record.visibility_timeout,
-            payload_offset=offset,
-            result_offset=0,
-            failures=0,
-            finished_at=record.finished_at,
-            keep_until=None,
+            offset,
             task=task_name(record.payload),
-            error_class=None,
-            last_error=None,
+            finished_at=record.finished_at,
         )
     )
 
