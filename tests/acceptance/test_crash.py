@@ -11,6 +11,7 @@ from .conftest import state_of, until
 
 
 def test_the_job_of_a_killed_child_runs_again_after_the_visibility_timeout(place, configure):
+    """C03."""
     configure(VISIBILITY_TIMEOUT=1.5)
     result = jobs.hold.enqueue(str(place), "job")
     work = place.work("--processes", 2, "--threads", 1)
@@ -34,6 +35,7 @@ def test_the_job_of_a_killed_child_runs_again_after_the_visibility_timeout(place
 
 
 def test_a_job_that_kills_its_worker_runs_out_of_attempts_and_the_others_run(place, configure):
+    """C13."""
     configure(VISIBILITY_TIMEOUT=0.5)
     deadly = jobs.die.using(max_attempts=3).enqueue(str(place / "deaths"))
     healthy = [jobs.note.enqueue(str(place / "trace"), str(n)) for n in range(50)]
@@ -63,6 +65,7 @@ def stop_between_verbs(pid, place):
 
 
 def test_a_paused_worker_that_lost_its_job_cannot_change_its_outcome(place, configure):
+    """C06."""
     configure(VISIBILITY_TIMEOUT=1.0)
     result = jobs.hold.enqueue(str(place), "job")
     paused = place.work("--threads", 1)
@@ -97,6 +100,7 @@ def until_done(place, count):
 
 
 def test_every_job_survives_children_that_are_killed_all_the_time(place, configure):
+    """C12."""
     configure(VISIBILITY_TIMEOUT=2.0, MAX_ATTEMPTS=50)
     work = place.work("--processes", 2, "--threads", 2)
     results, killed = [], list[int]()

@@ -29,6 +29,7 @@ def test_an_idle_worker_ends_at_once(place, number):
 @pytest.mark.parametrize("send", ["signal", "signal_group"], ids=["the supervisor", "the whole group"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_running_jobs_finish_and_no_new_one_begins(place, number, send):
+    """C58."""
     held = [jobs.hold.enqueue(str(place), f"job{n}") for n in range(2)]
     work = place.work("--processes", 2, "--threads", 1)
     for n in range(2):
@@ -49,6 +50,7 @@ def test_running_jobs_finish_and_no_new_one_begins(place, number, send):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_gives_running_jobs_back_and_ends_at_once(place, number):
+    """C58."""
     result = jobs.hold.enqueue(str(place), "job")
     work = place.work("--grace", 1000)
     place.until_started("job")

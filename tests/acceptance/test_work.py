@@ -103,6 +103,7 @@ def test_a_worker_of_one_queue_leaves_the_others_alone(place):
 
 
 def test_a_job_that_runs_longer_than_its_lease_is_not_delivered_again(place, configure):
+    """C01."""
     configure(VISIBILITY_TIMEOUT=2.0)
     result = jobs.hold.enqueue(str(place), "long")
     own = jobs.hold.using(visibility_timeout=1.0).enqueue(str(place), "own")
@@ -201,6 +202,7 @@ def test_a_task_cannot_keep_the_worker_from_recording_its_outcome(place, how, re
 
 @pytest.mark.parametrize("method", ["subprocess", "fork", "spawn"])
 def test_a_task_may_use_processes(place, method):
+    """C56."""
     result = jobs.square_elsewhere.enqueue([1, 2, 3], method)
     work = place.work("--drain")
     assert work.end() == 0

@@ -35,6 +35,7 @@ def storm(directory: Path, diary: Diary, errors: Diary, seed: str, *, rounds: in
 
 
 def test_a_storm(queue_dir: Path, diary: Diary, errors: Diary):
+    """C12."""
     storm(queue_dir, diary, errors, "storm", rounds=2, kills=8)
 
 

@@ -207,6 +207,7 @@ def tree(directory):
 @pytest.mark.contract("LOG-08")
 @pytest.mark.parametrize("in_use", [False, True], ids=["at-rest", "in-use"])
 def test_looking_works_in_a_directory_that_one_may_only_read(queue_dir, read_only, in_use):
+    """C78."""
     fill(queue_dir)
     with ExitStack() as stack:
         if in_use:

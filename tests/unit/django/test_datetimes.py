@@ -62,6 +62,7 @@ def test_both_readings_of_the_doubled_hour_of_autumn_are_told_apart():
 
 
 def test_a_naive_datetime_is_refused_with_use_tz(settings):
+    """C84."""
     settings.USE_TZ = True
     with pytest.raises(InvalidOptionError, match="no time zone and USE_TZ is on"):
         instant(datetime(2030, 1, 1))
@@ -69,6 +70,7 @@ def test_a_naive_datetime_is_refused_with_use_tz(settings):
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Tokyo", "UTC"])
 def test_a_naive_datetime_without_use_tz_is_read_in_time_zone(settings, zone):
+    """C84."""
     settings.USE_TZ = False
     settings.TIME_ZONE = zone
     moment = datetime(2030, 6, 1, 12)
@@ -91,6 +93,7 @@ def test_a_date_after_2038_is_kept():
 
 
 def test_the_last_day_of_the_calendar_is_accepted_and_the_next_refused():
+    """C83."""
     assert add.using(run_after=datetime(9999, 12, 31, 12, tzinfo=UTC)).enqueue(1).created
     with pytest.raises(InvalidOptionError, match="9999"):
         add.using(run_after=datetime.max.replace(tzinfo=timezone(-timedelta(hours=12))))

@@ -46,6 +46,7 @@ def test_records_say_where_they_are_whose_and_when(queue_dir):
 
 @pytest.mark.contract("LOG-08")
 def test_looking_changes_nothing_and_needs_no_lock(queue_dir):
+    """C78."""
     with Queue(queue_dir) as queue:
         queue.enqueue(1)
         with queue._session.locked():
