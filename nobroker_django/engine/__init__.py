@@ -5,12 +5,13 @@ Reading order, which is also the order of the imports:
 * words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``failures``
 * the operating system: ``names``, ``files``, ``locks``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
-* files of one queue: ``generations``, ``log``, ``lockfile``, ``syncing``
+* files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``syncing``
 * replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
+* from one log to the next: ``copying``, ``leftovers``; ``beside``, ``passage``, ``flip``, ``compaction``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
   ``durability``, ``read_view``
 * looking without taking part: ``inspection``, ``examination``, ``gaps``, ``findings``, ``comparison``,
   ``verification``
-* verbs: ``deciding``, ``compaction``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then
-  ``offloop``, ``aio``, ``worker``
+* verbs: ``deciding``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``offloop``, ``aio``,
+  ``worker``
 """

@@ -51,7 +51,8 @@ class Cache:
             self._files, self._layout, log, after=build, dir_mode=self._dir_mode, file_mode=self._file_mode
         )
         control.set_build(created.build)
-        unlink_builds(self._files, self._layout, keep=created.path)
+        # A compaction may be building that of the next generation.
+        unlink_builds(self._files, self._layout, keep=created.path, most=log.generation)
         return created
 
     def drop(self) -> None:

@@ -1,8 +1,11 @@
 """Writing what is still alive as the next generation, and making that one live by one rename.
 
-On disk: the new log under a temporary name, synced; its final name; the directory, synced; the pointer (one rename);
-the directory, synced; the control words; only then the old log is unlinked. A crash at any step leaves exactly one
-complete live generation. All of it happens under the log's lock; the new log is locked too before anybody can find it.
+In two steps. The first, in here, beside everybody's work: the jobs as they stood at one moment are copied into a new
+log, the projection for it is built, and what was written meanwhile is carried over, round by round. The second, under
+the log's lock, is the business of ``flip``. Producers and workers wait for that one alone.
+
+A crash at any step leaves exactly one complete live generation. ``tests/concurrency/flip_model.py`` is a model of all
+steps, which shows what goes wrong without each of its rules.
 
 Kept: jobs that are ready, delayed, leased or dead, and finished ones until their ``keep_until``.
 """
@@ -10,29 +13,32 @@ Kept: jobs that are ready, delayed, leased or dead, and finished ones until thei
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import UNSET
-
-from .clock import Deadline
-from .control import MAX_GENERATION
-from .deciding import Decision
-from .errors import CompactionError
-from .files import Files
-from .framing import HEADER_BYTES, FrameDamage, decode_header, iter_frames, read_frame
-from .generations import Layout, list_generations, remove_unfinished, sweep_temporaries, write_pointer
-from .log import Log, write_new_log
-from .records import Ack, Enqueue, Failure, Note, Record, Snapshot, decode_record
-from .snapshots import enqueue_record
-from .transitions import DEAD, DONE, DUE, LEASED, MAX_FAILURES, WAITING, Row
+from .beside import Beside
+from .control import COMPACTION_BYTE, MAX_GENERATION
+from .copying import copies
+from .durability import Promise
+from .errors import CompactionError, CompactionRunningError, CorruptLogError, OutcomeUnknownError
+from .flip import flip
+from .framing import FrameDamage
+from .held import Held
+from .leftovers import remove_retired, sweep_leftovers
+from .lockfile import LockFile
+from .log import Log
+from .new_log import NewLog
+from .passage import GROWTH_BYTES, Passage, check_lock_file, promised
+from .projection import Projection
+from .records import Enqueue, Snapshot
+from .schema import Stale
+from .session import Session
 
 logger = logging.getLogger("nobroker_django")
-_PAGE_ROWS = 1000
-_LIVE = (WAITING, DUE, LEASED, DEAD)
-_NAMES = {WAITING: "ready", DUE: "due", LEASED: "leased", DEAD: "dead", DONE: "leased"}
+_PIECE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,174 +64,188 @@ class CompactionResult:
         )
 
 
-def compact(decision: Decision) -> CompactionResult:
-    """Make the next generation of the log live. The caller holds the log's lock.
+def _never() -> bool:
+    return False
+
+
+def compact(session: Session, *, give_up: Callable[[], bool] = _never) -> CompactionResult:
+    """Make the next generation of the log live.
+
+    Args:
+        give_up: asked again and again; once it says True, the compaction is given up.
 
     Raises:
-        CompactionError: the new generation could not be written; the live log is untouched.
-        CorruptLogError: a record that had to be copied is damaged; the live log is untouched.
+        CompactionError: the new generation could not be made live; the queue is usable.
+        CorruptLogError: a record is damaged; the live log is untouched.
+        LockTimeoutError, StorageError: the live log is untouched.
     """
-    session, old = decision.held.session, decision.held.log
-    layout, files, file_mode = session.layout, session.files, session.file_mode
-    _check_every_frame(old, decision.held.end)
-    strays = sweep_leftovers(files, layout, old.generation)
-    generation = max([old.generation, *strays]) + 1
-    if generation > MAX_GENERATION:
-        raise CompactionError(f"generation {generation} is beyond the largest number; the queue is unchanged")
-    temporary, target = layout.temporary("compact"), layout.log(generation)
-    reached = False
+    name = session.layout.name
+    with session.locked() as held:
+        lock_file = held.lock_file.retain()
     try:
-        kept, size = _write(decision, files, temporary, generation, file_mode)
-        files.rename(temporary, target)
-        files.sync_directory(layout.directory)
-        new = Log(files, target, generation)
-        try:
-            if not files.flock(new.fd, exclusive=True):
-                raise CompactionError(f"{target} is locked by another program; the queue is unchanged")
-            reached = True
-            write_pointer(files, layout, generation, file_mode)
-            control = decision.held.lock_file.control
-            with session.syncs.locked(old, Deadline(session.lock_timeout)):
-                control.set_build(0)
-                control.publish(new.position(size), new.position(HEADER_BYTES))
-                control.set_synced(new.position(size))
-        finally:
-            new.release()  # and with it the lock of the new log
+        with session.long_work.try_lock(lock_file, COMPACTION_BYTE) as had:
+            if not had:
+                raise CompactionRunningError(f"another compaction of {name!r} is running; this one did nothing")
+            return _Compaction(session, lock_file, give_up).run()
     except OSError as error:
-        remove_unfinished(files, layout, generation, temporary)
-        raise CompactionError(
-            f"could not make generation {generation} of {layout.name!r} live: {error}. "
-            f"{'Either log is complete; the pointer says which one is live' if reached else 'The queue is unchanged'} "
-            "and usable. Free some disk space and try again."
-        ) from error
-    except BaseException:
-        remove_unfinished(files, layout, generation, temporary)
-        raise
-    total = sum(decision.unit.counts)
-    return CompactionResult(decision.held.end, size, kept, total - kept)
-
-
-def _check_every_frame(log: Log, end: int) -> None:
-    """Damage must not vanish with the log that it is in.
-
-    Raises:
-        CorruptLogError: there is some.
-    """
-    try:
-        for frame in log.frames(HEADER_BYTES, end):
-            decode_record(frame.type, frame.body, frame.offset)
-    except FrameDamage as damage:
-        raise log.corrupt(damage) from None
-
-
-def remove_retired(files: Files, layout: Layout, retired: int) -> None:
-    """Unlink the log that has just been replaced, and older ones; those who still read it keep their descriptors."""
-    try:
-        for generation in list_generations(files, layout):
-            if generation <= retired:
-                files.unlink(layout.log(generation))
-    except OSError as error:
-        logger.warning("could not remove the retired logs of %s: %s", layout.name, error)
-
-
-def _write(decision: Decision, files: Files, path: Path, generation: int, mode: int) -> tuple[int, int]:
-    """Write the new log and sync it; how many jobs it holds, and its size in bytes."""
-    unit, old = decision.unit, decision.held.log
-    copies = kept = 0
-    for row in _rows_to_keep(decision):
-        kept += 1
-        copies += 1 + (row.state == DONE) + min(row.failures, MAX_FAILURES)
-    snapshot = Snapshot(
-        log_id=old.snapshot.log_id,
-        at=decision.now,
-        base=old.base + decision.held.end,
-        open=unit.open_seq,
-        clock=unit.clock,
-        copies=copies,
-        enqueued_total=unit.enqueued_total,
-        ignored=unit.ignored,
-    )
-    jobs = (_copies(decision, row) for row in _rows_to_keep(decision))
-    return kept, write_new_log(files, path, generation, snapshot, jobs, mode)
-
-
-def _rows_to_keep(decision: Decision) -> Iterator[Row]:
-    after = -1
-    while rows := decision.unit.listed((*_LIVE, DONE), after, _PAGE_ROWS):
-        after = rows[-1].seq
-        yield from (row for row in rows if row.state != DONE or (row.keep_until or 0.0) > decision.now)
-
-
-def _copies(decision: Decision, row: Row) -> Iterator[Record]:
-    """The records that tell the new log all about one job; its failures as notes, its end as the ACK that it was."""
-    log = decision.held.log
-    record: Enqueue = enqueue_record(log, row)
-    record.n = record.u = UNSET
-    record.seq = row.seq
-    record.state = _NAMES[row.state]
-    record.attempts = row.attempts
-    record.rank = row.rank
-    record.waits = bool(row.waits)
-    record.available_at = row.available_at
-    record.lease_deadline = row.lease_deadline
-    record.lease_token = row.lease_token
-    record.started = bool(row.started)
-    record.finished_at = row.finished_at if row.state == DEAD else None
-    yield record
-    for offset in decision.unit.failures_of(row):
-        failure = log.record_at(offset)
-        assert isinstance(failure, Failure)
-        yield Note(
-            id=failure.id,
-            at=failure.at,
-            attempts=failure.attempts,
-            error=failure.error,
-            error_class=failure.error_class,
-            traceback=failure.traceback,
-        )
-    if row.state == DONE:
-        ack = log.record_at(row.result_offset)
-        assert isinstance(ack, Ack)
-        ack.n = ack.u = UNSET
-        ack.token = None
-        yield ack
-
-
-def sweep_leftovers(files: Files, layout: Layout, live: int) -> list[int]:
-    """Remove what crashed compactions left behind; the generations that were left alone.
-
-    A log above the live one that holds nothing but copies was never live, and is removed. One that holds more was
-    (a directory copied in pieces, an old pointer restored): it is left alone, with a warning.
-    """
-    sweep_temporaries(files, layout, "current", "compact")
-    strays = []
-    for generation in list_generations(files, layout):
-        if generation <= live:
-            continue
-        if _was_never_live(files, layout.log(generation)):
-            files.unlink(layout.log(generation))
-        else:
-            strays.append(generation)
-            logger.warning(
-                "%s is newer than the live generation %d and holds more than copies; it is left alone. "
-                "If the directory was copied or restored in pieces, restore it as a whole.",
-                layout.log(generation),
-                live,
-            )
-    return strays
-
-
-def _was_never_live(files: Files, path: Path) -> bool:
-    fd = files.open(path, os.O_RDONLY)
-    try:
-        size = files.size(fd)
-        decode_header(files.pread(fd, HEADER_BYTES, 0))
-        first = read_frame(files, fd, HEADER_BYTES, size)
-        snapshot = decode_record(first.type, first.body, first.offset)
-        if not isinstance(snapshot, Snapshot):
-            return False
-        return sum(1 for _ in iter_frames(files, fd, first.end, size)) <= snapshot.copies
-    except FrameDamage:
-        return False
+        raise CompactionError(f"could not compact {name!r}: {error}; the queue is unchanged") from error
     finally:
-        files.close(fd)
+        lock_file.release()
+
+
+class _Compaction:
+    """One compaction on its way; ``run`` once."""
+
+    def __init__(self, session: Session, lock_file: LockFile, give_up: Callable[[], bool]) -> None:
+        self._session = session
+        self._files, self._layout = session.files, session.layout
+        self._lock_file = lock_file
+        self._beside = Beside(give_up)
+        self._passage: Passage | None = None
+        self._last_build = 0
+
+    def run(self) -> CompactionResult:
+        """All steps, in order.
+
+        Raises:
+            As ``compact``.
+        """
+        try:
+            old, generation, state, promise = self._take_snapshot()
+            passage, kept, dropped = self._copy(old, generation, state, promise.end)
+            build = self._build_projection(passage)
+            before = flip(passage, build)
+            remove_retired(self._files, self._layout, old.generation)
+            return CompactionResult(before, passage.new.size, kept, dropped)
+        except (OSError, sqlite3.Error, Stale, FrameDamage, OutcomeUnknownError) as error:
+            flipping = self._passage is not None and self._passage.flipping
+            raise CompactionError(
+                f"could not make the next generation of {self._layout.name!r} live: {error}. "
+                f"{'Either log is complete, the pointer says which one is live,' if flipping else 'It is unchanged'} "
+                "and usable. Free some disk space and try again."
+            ) from error
+        finally:
+            self._beside.end()
+
+    # -- the first step: without the log's lock, but for moments
+
+    def _take_snapshot(self) -> tuple[Log, int, Projection, Promise]:
+        """The live log, the generation to come, the state at the end of the promise, which is kept."""
+        with ExitStack() as reading:
+            with self._session.locked() as held:
+                check_lock_file(held, self._lock_file)
+                live = held.log
+                generation = max([live.generation, *sweep_leftovers(self._files, self._layout, live.generation)]) + 1
+                if generation > MAX_GENERATION:
+                    raise CompactionError(f"generation {generation} is beyond the last; the queue is unchanged")
+                old = self._open(live.path, live.generation)
+                shared = self._shared_state(held, old, reading)
+                promise = promised(held)
+            promise.keep()
+            state = self._beside.do(lambda: _private(old, shared))
+            self._beside.closes(state.close)
+            self._beside.do(reading.close)
+        try:
+            self._fold(state, promise.end)
+        except FrameDamage as damage:
+            raise old.corrupt(damage) from None
+        return old, generation, state, promise
+
+    def _open(self, path: Path, generation: int) -> Log:
+        log = Log(self._files, path, generation, read_only=True)
+        self._beside.closes(log.release, in_child=log.descriptor.abandon)
+        return log
+
+    def _shared_state(self, held: Held, old: Log, reading: ExitStack) -> Projection | None:
+        """The shared projection, which shows this moment until ``reading`` ends; ``None``: it cannot be read."""
+        try:
+            held.projection()  # open here, so that its log of changes stays in being
+            self._last_build = held.build
+            shared = Projection.read(self._files, self._layout, old, held.build)
+            reading.callback(shared.close)
+            unit = reading.enter_context(shared.reading())
+            return shared if unit.applied <= held.end else None
+        except Stale:
+            return None
+
+    def _copy(self, old: Log, generation: int, state: Projection, end: int) -> tuple[Passage, int, int]:
+        """A new log with the copies; how many jobs are kept and dropped."""
+        now = self._session.clock()
+        base = old.base + end + GROWTH_BYTES
+        with state.reading() as unit:
+            total = sum(unit.counts)
+            snapshot = Snapshot(
+                log_id=old.snapshot.log_id, at=now, base=base, open=base, clock=unit.clock,
+                enqueued_total=unit.enqueued_total, ignored=unit.ignored,
+            )  # fmt: skip
+        new = NewLog(self._files, self._layout, generation, snapshot, self._session.file_mode)
+        self._beside.closes(lambda: self._close(new), in_child=new.close)
+        kept = 0
+        pieces = copies(state, old, end, now)
+        while (records := self._beside.do(lambda: next(pieces, None))) is not None:
+            kept += sum(type(record) is Enqueue for record in records)
+            new.add(records)
+        new.sync()
+        self._beside.do(state.close)
+        self._passage = Passage(self._session, self._lock_file, old, new, end)
+        return self._passage, kept, total - kept
+
+    def _close(self, new: NewLog) -> None:
+        if not self._is_live():
+            new.remove_unless_live()
+        new.close()
+
+    def _is_live(self) -> bool:
+        return self._passage is not None and self._passage.live
+
+    def _build_projection(self, passage: Passage) -> int:
+        """The number of a projection of the new log, which is brought up to date with what was written meanwhile."""
+        session, new = self._session, passage.new
+        try:
+            log = self._open(new.path, new.generation)
+        except CorruptLogError as error:
+            raise CompactionError(f"what was written reads otherwise: {error}; the queue is unchanged") from error
+        projection = self._beside.do(
+            lambda: Projection.create(
+                self._files,
+                self._layout,
+                log,
+                after=self._last_build,
+                dir_mode=session.dir_mode,
+                file_mode=session.file_mode,
+            )
+        )
+        self._beside.closes(lambda: self._close_projection(projection))
+        self._fold(projection, new.size)
+        while not passage.round():
+            if not passage.braking:  # what is not folded now is folded by the verbs
+                self._fold(projection, new.size)
+        self._beside.do(projection.close)
+        return projection.build
+
+    def _close_projection(self, projection: Projection) -> None:
+        projection.close()
+        if not self._is_live():
+            try:
+                for end in ("", "-wal", "-shm"):
+                    self._files.unlink(f"{projection.path}{end}")
+            except OSError as error:
+                logger.warning("could not remove the unfinished projection %s: %s", projection.path, error)
+
+    def _fold(self, projection: Projection, stop: int) -> None:
+        def fold() -> bool:
+            with projection.unit() as unit:
+                return unit.fold(stop, _PIECE_SECONDS)
+
+        while not self._beside.do(fold):
+            pass
+
+
+def _private(log: Log, shared: Projection | None) -> Projection:
+    """A copy of the shared projection, as it is being read, for one's own use; an empty one if it is damaged."""
+    try:
+        state = Projection.private(log, copy_of=shared)
+    except (Stale, sqlite3.Error):
+        state = Projection.private(log)
+    state.connection.execute("PRAGMA temp_store = FILE")  # what has to be sorted may be larger than the memory
+    return state

@@ -23,15 +23,15 @@ from .control import MAX_GENERATION
 from .errors import StorageError
 from .files import Files
 from .framing import MAX_BODY_BYTES, FrameDamage
-from .generations import Layout, list_generations, parse_pointer, remove_unfinished, write_pointer
+from .generations import Layout, list_generations, parse_pointer, write_pointer
 from .lockfile import LockFile
-from .log import write_new_log
+from .new_log import NewLog
 from .old_log import OldLog, generation_without_pointer
 from .projection import Projection
 from .records import Ack, Enqueue, Note, Record, Snapshot
 from .recovery import RecoveryReport, Tail, keep_aside
 from .snapshots import enqueue_record
-from .transitions import DEAD, DONE, DUE, LEASED, MAX_FAILURES, WAITING, Row
+from .transitions import DEAD, DONE, DUE, LEASED, WAITING, Row
 from .unit import Unit
 
 logger = logging.getLogger("nobroker_django")
@@ -143,38 +143,27 @@ def _make_live(unit: Unit, log: OldLog, end: int, files: Files, layout: Layout, 
     generation = max(list_generations(files, layout)) + 1
     if generation > MAX_GENERATION:
         raise StorageError("convert", log.path, f"generation {generation} is beyond the largest number")
-    temporary, target = layout.temporary("compact"), layout.log(generation)
-    try:
-        _write(unit, log, end, files, temporary, generation, now, file_mode)
-        files.rename(temporary, target)
-        files.sync_directory(layout.directory)
-        write_pointer(files, layout, generation, file_mode)
-    except BaseException:
-        remove_unfinished(files, layout, generation, temporary)
-        raise
-    return generation
-
-
-def _write(
-    unit: Unit,
-    log: OldLog,
-    end: int,
-    files: Files,
-    path: Path,
-    generation: int,
-    now: float,
-    mode: int,
-) -> None:
-    """Write the new log and sync it. Its copies carry the offsets of their records as ``seq``; ``base`` is above."""
     snapshot = Snapshot(
         log_id=f"{int.from_bytes(os.urandom(8), 'big') | 1:016x}",
         at=now,
-        base=end,
+        base=end,  # the copies carry the offsets of their records in the old log as ``seq``
         clock=unit.clock,
-        copies=sum(1 + (row.state == DONE) + min(row.failures, MAX_FAILURES) for row in _rows(unit)),
         enqueued_total=unit.enqueued_total,
     )
-    write_new_log(files, path, generation, snapshot, (_copies(unit, log, row, now) for row in _rows(unit)), mode)
+    new = NewLog(files, layout, generation, snapshot, file_mode)
+    try:
+        for row in _rows(unit):
+            new.add(_copies(unit, log, row, now))
+        new.finish()
+        new.take_name()
+        files.sync_directory(layout.directory)
+        write_pointer(files, layout, generation, file_mode)
+    except BaseException:
+        new.remove_unless_live()
+        raise
+    finally:
+        new.close()
+    return generation
 
 
 def _rows(unit: Unit) -> Iterator[Row]:

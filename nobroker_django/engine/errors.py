@@ -215,4 +215,8 @@ class OutcomeUnknownError(StorageError):
 
 
 class CompactionError(NobrokerError):
-    """The compaction was given up; the live log is untouched and the queue is usable."""
+    """The compaction was given up; the queue is usable, and the message says whether its log is still the old one."""
+
+
+class CompactionRunningError(CompactionError):
+    """Another compaction of the queue is running; this one did nothing."""

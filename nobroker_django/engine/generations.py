@@ -135,19 +135,17 @@ def _is_unfinished_creation(files: Files, layout: Layout) -> bool:
     return RecordType.SNAPSHOT in kinds and kinds <= {RecordType.SNAPSHOT, RecordType.OPEN}
 
 
-def remove_unfinished(files: Files, layout: Layout, generation: int, temporary: Path) -> None:
-    """Remove what an unfinished compaction or conversion wrote, unless the pointer may name it."""
+def pointer_names(files: Files, layout: Layout, generation: int) -> bool:
+    """Whether the pointer may name this generation.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fd = files.open(layout.pointer, os.O_RDONLY)
     try:
-        files.unlink(temporary)
-        fd = files.open(layout.pointer, os.O_RDONLY)
-        try:
-            live = files.pread(fd, 64, 0).strip() == b"%d" % generation
-        finally:
-            files.close(fd)
-        if not live:
-            files.unlink(layout.log(generation))
-    except OSError as error:
-        logger.warning("could not remove the unfinished generation %d of %s: %s", generation, layout.name, error)
+        return files.pread(fd, 64, 0).strip() == b"%d" % generation
+    finally:
+        files.close(fd)
 
 
 def parse_pointer(files: Files, layout: Layout, text: bytes) -> int:
@@ -175,10 +173,12 @@ def parse_pointer(files: Files, layout: Layout, text: bytes) -> int:
 
 
 def write_pointer(files: Files, layout: Layout, generation: int, mode: int) -> None:
-    """Make ``generation`` the live one: a synced temporary file, one rename, a directory sync.
+    """Make ``generation`` the live one: a synced temporary file, one rename, a directory sync."""
+    flip_pointer(files, layout, prepare_pointer(files, layout, generation, mode))
 
-    On disk: after the rename (not before) the new generation is live; after the directory sync it stays so.
-    """
+
+def prepare_pointer(files: Files, layout: Layout, generation: int, mode: int) -> Path:
+    """Write a pointer to ``generation`` under a temporary name and sync it; its path, for ``flip_pointer``."""
     temporary = layout.temporary("current")
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -188,9 +188,21 @@ def write_pointer(files: Files, layout: Layout, generation: int, mode: int) -> N
             files.sync(fd)
         finally:
             files.close(fd)
-        files.rename(temporary, layout.pointer)
     except BaseException:
         files.unlink(temporary)
+        raise
+    return temporary
+
+
+def flip_pointer(files: Files, layout: Layout, prepared: Path) -> None:
+    """Make the generation of a prepared pointer the live one.
+
+    On disk: after the rename (not before) it is live; after the directory sync it stays so.
+    """
+    try:
+        files.rename(prepared, layout.pointer)
+    except BaseException:
+        files.unlink(prepared)
         raise
     files.sync_directory(layout.directory)
 

@@ -14,7 +14,7 @@ it would be a false success.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -36,13 +36,12 @@ from .framing import (
     read_frame,
 )
 from .locks import Descriptor
-from .records import Failure, Record, Snapshot, decode_record, encode_batch, encode_body, with_batch_fields
+from .records import Failure, Record, Snapshot, decode_record, encode_body, with_batch_fields
 from .transitions import State, apply
 
 # One byte of the log's own file, far behind its largest offset: the lock that every sync of the log needs.
 SYNC_BYTE = 1 << 41
 FIRST_OFFSET = HEADER_BYTES
-_COPIED_BYTES = 1024 * 1024
 LEAST_ROOM_BYTES = 64 * 1024
 MOST_ROOM_BYTES = 1024 * 1024
 
@@ -233,45 +232,8 @@ class Log:
         self.files.unlock_byte(self.fd, SYNC_BYTE)
 
 
-def beginning(generation: int, snapshot: Snapshot) -> bytes:
-    """The first bytes of a log: header and SNAPSHOT."""
-    return encode_header(generation) + encode_frame(Snapshot.TYPE, with_batch_fields(encode_body(snapshot), 1, 0))
-
-
-def write_new_log(
-    files: Files, path: Path, generation: int, snapshot: Snapshot, jobs: Iterable[Iterable[Record]], mode: int
-) -> int:
-    """Write a whole log, for a generation to come, and sync it; its size in bytes.
-
-    Args:
-        jobs: the copied records of each job; those of one job stay in one write.
-
-    On disk: a new file ``path``. Nothing in it is known to be durable before the sync at the end, and ``u`` says so.
-    """
-    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        files.set_mode(fd, mode, path.parent)
-        head = beginning(generation, snapshot)
-        write_all(files, fd, head)
-        size, kinds, bodies, batch_bytes = len(head), list[int](), list[bytes](), 0
-
-        def write_batch() -> int:
-            data, _, _ = encode_batch(kinds, bodies, size)
-            write_all(files, fd, data)
-            return len(data)
-
-        for records in jobs:
-            for record in records:
-                body = encode_body(record)
-                kinds.append(int(record.TYPE))
-                bodies.append(body)
-                batch_bytes += len(body)
-            if batch_bytes > _COPIED_BYTES:
-                size += write_batch()
-                kinds, bodies, batch_bytes = [], [], 0
-        if bodies:
-            size += write_batch()
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    return size
+def beginning(generation: int, snapshot: Snapshot, length: int = 0) -> bytes:
+    """The first bytes of a log: header and SNAPSHOT, filled up with spaces to ``length`` bytes."""
+    body = with_batch_fields(encode_body(snapshot), 1, 0)
+    body = body[:-1].ljust(length - HEADER_BYTES - FRAME_BYTES - 1) + b"}"
+    return encode_header(generation) + encode_frame(Snapshot.TYPE, body)

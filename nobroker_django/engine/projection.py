@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .control import MAX_GENERATION
 from .files import Files
 from .framing import FRAME_BYTES
 from .generations import Layout
@@ -70,10 +71,14 @@ class Projection:
             copy_of: begin with what that one holds.
         """
         projection = cls(_connect(""), None, 0, log)
-        if copy_of is None:
-            projection._fill()
-        else:
-            copy_of.connection.backup(projection.connection)
+        try:
+            if copy_of is None:
+                projection._fill()
+            else:
+                copy_of.connection.backup(projection.connection)
+        except BaseException:
+            projection.close()
+            raise
         return projection
 
     @classmethod
@@ -235,10 +240,14 @@ def index_path(layout: Layout, generation: int, build: int) -> Path:
     return layout.run / f"{generation:06d}-{build}.index"
 
 
-def unlink_builds(files: Files, layout: Layout, *, keep: Path | None) -> None:
-    """Remove the files of all builds but one."""
+def unlink_builds(
+    files: Files, layout: Layout, *, keep: Path | None = None, least: int = 0, most: int = MAX_GENERATION
+) -> None:
+    """Remove the files of all builds but one, for the generations from ``least`` to ``most``."""
     for entry in files.listdir(layout.run):
-        if ".index" in entry and (keep is None or not entry.startswith(keep.name)):
+        generation, _, rest = entry.partition("-")
+        kept = keep is not None and entry.startswith(keep.name)
+        if ".index" in rest and generation.isdecimal() and least <= int(generation) <= most and not kept:
             files.unlink(layout.run / entry)
 
 

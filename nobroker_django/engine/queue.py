@@ -13,11 +13,10 @@ from types import TracebackType
 
 from . import options
 from .adding import Adding
-from .compaction import CompactionResult, compact, remove_retired
-from .control import COMPACTION_BYTE
+from .compaction import CompactionResult, compact
 from .deciding import Decision
 from .durability import Promise
-from .errors import CompactionError, InvalidOptionError, JobNotFoundError, NobrokerError, NotLeasedError
+from .errors import CorruptLogError, InvalidOptionError, JobNotFoundError, NobrokerError, NotLeasedError
 from .leasing import Leasing
 from .looking import Looking
 from .records import Purge, Record, Requeue
@@ -150,20 +149,11 @@ class Queue(Adding, Leasing, Looking):
             CompactionError: it was given up (no space, or another compaction is running); the queue is unchanged.
             CorruptLogError: a record is damaged; the queue is unchanged.
         """
-        session = self._session
-        with session.locked() as held:
-            lock_file = held.lock_file.retain()
         try:
-            with session.long_work.try_lock(lock_file, COMPACTION_BYTE) as had:
-                if not had:
-                    raise CompactionError(f"another compaction of {self.name!r} is running; the queue is unchanged")
-                result, retired = self._decide(lambda decision: (compact(decision), decision.held.log.generation))
-                remove_retired(session.files, session.layout, retired)
-        except OSError as error:
-            raise CompactionError(f"could not compact {self.name!r}: {error}; the queue is unchanged") from error
-        finally:
-            lock_file.release()
-        return result
+            return compact(self._session)
+        except CorruptLogError as error:
+            self._note_damage(error)
+            raise
 
 
 def _ids(option: str, given: Iterable[str]) -> list[str]:

@@ -72,7 +72,8 @@ class Enqueue(Record, kw_only=True):
     """A job, new or copied by a compaction.
 
     Copied: ``seq`` is set, and the fields below it hold the state. A finished job is copied as leased, with its
-    ``ACK`` behind it; earlier failures follow as ``NOTE`` records.
+    ``ACK`` behind it; earlier failures follow as ``NOTE`` records. Carried over, because it was enqueued while the
+    compaction ran: ``carried`` is the ``seq`` that it had, and the records of what became of it follow.
     """
 
     TYPE = RecordType.ENQUEUE
@@ -85,6 +86,7 @@ class Enqueue(Record, kw_only=True):
     available_at: float | None = None
     visibility_timeout: float | None = None
     meta: Raw = NULL
+    carried: int | None = None
 
     seq: int | None = None
     state: str = "ready"
@@ -221,10 +223,11 @@ class Open(Record, kw_only=True):
 
 
 class Snapshot(Record, kw_only=True):
-    """First record of every generation: whose log it is, and the counters at that moment.
+    """First record of every generation: whose log it is, and the counters at the moment of the copies.
 
-    ``seq`` of a record is ``base`` + its offset. ``open`` is the seq of the last ``OPEN`` before. ``copies`` is how
-    many copied records follow. ``clock`` is the highest rank given so far.
+    ``seq`` of a record is ``base`` + its offset. ``open`` is the seq of the last ``OPEN`` before, or one above.
+    ``copies`` is how many records follow that were there when the generation became live. ``clock`` is the highest
+    rank given so far.
     """
 
     TYPE = RecordType.SNAPSHOT

@@ -124,7 +124,7 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
     seq, at_once, waits, rank = record.seq, record.available_at is None, record.waits, record.rank
     if seq is None:
         state.enqueued_total += 1
-        seq, waits = state.base + offset, not at_once
+        seq, waits = state.base + offset if record.carried is None else record.carried, not at_once
     if rank is None:
         rank = _rank_now(state, record.enqueued_at) if record.available_at is None else record.available_at
     state.add(

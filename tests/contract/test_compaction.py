@@ -170,13 +170,14 @@ def test_the_new_generation_is_synced_and_named_before_the_pointer_and_the_old_o
         return f"{call.name} {kind}"
 
     wanted = (
-        "write compact", "sync compact", "rename 000002.log", "sync dir",
-        "write current", "sync current", "rename current", "unlink 000001.log",
+        "write compact", "datasync compact", "rename 000002.log", "sync dir", "write current", "sync current",
+        "pwrite 000002.log", "datasync 000002.log", "rename current", "unlink 000001.log",
     )  # fmt: skip
     seen = [label(call) for call in files.record.calls if label(call) in wanted]
     assert seen == [
-        "write compact", "write compact", "sync compact", "rename 000002.log", "sync dir",
-        "write current", "sync current", "rename current", "sync dir", "unlink 000001.log",
+        "write compact", "write compact", "datasync compact", "rename 000002.log", "sync dir",
+        "write current", "sync current",
+        "pwrite 000002.log", "datasync 000002.log", "rename current", "sync dir", "unlink 000001.log",
     ]  # fmt: skip
 
 
@@ -229,7 +230,7 @@ def test_only_one_compaction_runs_at_a_time(open_queue, queue_dir):
     inside, go_on = threading.Event(), threading.Event()
 
     def before(call):
-        if call.name == "sync" and ".compact." in call.path:
+        if call.name == "datasync" and ".compact." in call.path:
             inside.set()
             assert go_on.wait(60)
 
@@ -337,7 +338,9 @@ def test_a_producer_that_waits_for_its_sync_while_the_log_is_replaced_is_not_los
     [
         lambda call: call.name == "open" and ".compact." in call.path,
         lambda call: call.name == "write" and ".compact." in call.path,
-        lambda call: call.name == "sync" and ".compact." in call.path,
+        lambda call: call.name == "datasync" and ".compact." in call.path,
+        lambda call: call.name == "pwrite" and call.path.endswith(".000002.log"),
+        lambda call: call.name == "datasync" and call.path.endswith(".000002.log"),
         lambda call: call.name == "rename" and call.path.endswith(".log"),
         lambda call: call.name == "write" and ".current." in call.path,
         lambda call: call.name == "sync" and ".current." in call.path,

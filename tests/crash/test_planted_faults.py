@@ -16,6 +16,7 @@ from nobroker_django.engine.control import Control, Words
 from nobroker_django.engine.durability import Promise
 from nobroker_django.engine.held import Held
 from nobroker_django.engine.log import Log
+from nobroker_django.engine.new_log import NewLog
 from tests.crash.test_damage import Original, check_flip, cut_everywhere, original
 from tests.crash.test_room import a_writer_dies_beside_another, words_say_another_end
 from tests.support.crashing import Findings, drawn, recover_draws, traced
@@ -68,8 +69,7 @@ def tokens_without_the_opening(patch: pytest.MonkeyPatch) -> None:
 
 
 def new_generation_not_synced(patch: pytest.MonkeyPatch) -> None:
-    sync = Watched.sync
-    patch.setattr(Watched, "sync", lambda self, fd: None if ".compact." in self._path(fd) else sync(self, fd))
+    patch.setattr(NewLog, "sync", NewLog.flush)
 
 
 def damage_always_cut(patch: pytest.MonkeyPatch) -> None:

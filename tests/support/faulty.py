@@ -153,6 +153,7 @@ class Watched(Files):
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         call = Call("rename", os.fspath(source), (os.fspath(target),))
         self._do(call, lambda _: Files.rename(self, source, target))
+        self.paths = {fd: os.fspath(target) if path == call.path else path for fd, path in self.paths.items()}
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         self._do(Call("unlink", os.fspath(path)), lambda _: Files.unlink(self, path))

@@ -91,7 +91,7 @@ def patient(role: Callable[..., None]) -> Callable[..., None]:
         for number in itertools.count():
             try:
                 role(directory, diary, f"{seed}-{number}")
-            except StorageError:
+            except (StorageError, CompactionError):
                 continue
 
     return starting_over
