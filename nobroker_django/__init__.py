@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .engine.job import Job, JobError, JobState, QueueStats
     from .engine.queue import Queue
     from .engine.recovery import RecoveryReport
+    from .engine.thresholds import CompactionPolicy
     from .engine.worker import Worker, WorkerStats
     from .results import JobResult
 
@@ -45,6 +46,7 @@ _HOME = {
     "AsyncQueue": "engine.aio",
     "JobResult": "results",
     "BackoffPolicy": "engine.backoff",
+    "CompactionPolicy": "engine.thresholds",
     "CompactionResult": "engine.compaction",
     "Job": "engine.job",
     "JobError": "engine.job",
@@ -76,6 +78,7 @@ __all__ = [
     "AsyncQueue",
     "BackoffPolicy",
     "CompactionError",
+    "CompactionPolicy",
     "CompactionResult",
     "CorruptLogError",
     "InvalidOptionError",

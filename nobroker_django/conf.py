@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -24,10 +24,12 @@ from django.core.signals import setting_changed
 from .engine import options as checks
 from .engine.backoff import BackoffPolicy
 from .engine.errors import InvalidOptionError
+from .engine.thresholds import CompactionPolicy
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEFAULT_QUEUE = "default"
 _T = TypeVar("_T")
+_Policy = TypeVar("_Policy", BackoffPolicy, CompactionPolicy)
 _Check = Callable[[object, str], Any]
 READ_FROM = frozenset({"NOBROKER", "DEBUG", "BASE_DIR"})
 """The Django settings that the parsed form depends on."""
@@ -41,6 +43,7 @@ class QueueSettings:
     max_attempts: int = 5
     backoff: BackoffPolicy = field(default_factory=BackoffPolicy)
     retention: float = 86_400.0
+    compact: CompactionPolicy | None = field(default_factory=CompactionPolicy)
     fsync: bool = True
     file_mode: int = 0o600
     dir_mode: int = 0o700
@@ -104,7 +107,7 @@ def parse_settings(value: object, *, debug: bool, base_dir: object = None) -> Se
     """
     given = _mapping(value, "NOBROKER")
     _refuse_unknown(given, (*_QUEUE_KEYS, *_GLOBAL_KEYS, "DIR", "QUEUES"), "NOBROKER")
-    shared = _queue_values(given, "NOBROKER", BackoffPolicy())
+    shared = _queue_values(given, "NOBROKER", {})
     options: dict[str, Any] = {
         name: check(given[key], f"NOBROKER[{key!r}]") for key, (name, check) in _GLOBAL_KEYS.items() if key in given
     }
@@ -132,21 +135,30 @@ def _queues(value: object, shared: dict[str, Any]) -> Mapping[str, QueueSettings
             raise ImproperlyConfigured(f"{where} and {other!r} differ only by case. Rename one of them.")
         options = _mapping(overrides, where)
         _refuse_unknown(options, _QUEUE_KEYS, where)
-        queues[alias] = QueueSettings(
-            **{**shared, **_queue_values(options, where, shared.get("backoff", BackoffPolicy()))}
-        )
+        queues[alias] = QueueSettings(**{**shared, **_queue_values(options, where, shared)})
     return MappingProxyType(queues)
 
 
-def _queue_values(given: Mapping[str, Any], where: str, backoff: BackoffPolicy) -> dict[str, Any]:
-    """The queue options among ``given``; a ``BACKOFF`` that names some values takes the rest from ``backoff``."""
+def _queue_values(given: Mapping[str, Any], where: str, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """The queue options among ``given``.
+
+    Args:
+        shared: those of all queues: a ``BACKOFF`` or ``COMPACT`` that names some values takes the rest from there.
+    """
     values = {
         name: check(given[key], f"{where}[{key!r}]")
         for key, (name, check) in _QUEUE_KEYS.items()
-        if key in given and key != "BACKOFF"
+        if key in given and key not in ("BACKOFF", "COMPACT")
     }
     if "BACKOFF" in given:
-        values["backoff"] = _backoff(given["BACKOFF"], f"{where}['BACKOFF']", backoff)
+        keys = {"BASE": "base", "FACTOR": "factor", "MAX_DELAY": "max_delay", "JITTER": "jitter"}
+        default = shared.get("backoff", BackoffPolicy())
+        values["backoff"] = _several(given["BACKOFF"], f"{where}['BACKOFF']", keys, default)
+    if "COMPACT" in given:
+        keys = {"MIN_BYTES": "min_bytes", "DEAD_RATIO": "dead_ratio"}
+        policy = shared.get("compact") or CompactionPolicy()
+        wanted = given["COMPACT"]
+        values["compact"] = None if wanted is None else _several(wanted, f"{where}['COMPACT']", keys, policy)
     return values
 
 
@@ -170,13 +182,12 @@ def _directory(value: object, *, debug: bool, base_dir: object) -> Path:
     return path
 
 
-def _backoff(value: object, where: str, default: BackoffPolicy) -> BackoffPolicy:
+def _several(value: object, where: str, keys: Mapping[str, str], default: _Policy) -> _Policy:
+    """A policy of which the setting names some values."""
     given = _mapping(value, where)
-    keys = {"BASE": "base", "FACTOR": "factor", "MAX_DELAY": "max_delay", "JITTER": "jitter"}
     _refuse_unknown(given, keys, where)
-    values = {name: getattr(default, name) for name in keys.values()}
-    values.update({keys[key]: number for key, number in given.items()})
-    return _checked(lambda: BackoffPolicy(**values), f" It is in {where}.")
+    changes = {keys[key]: number for key, number in given.items()}
+    return _checked(lambda: replace(default, **changes), f" It is in {where}.")
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
@@ -258,6 +269,7 @@ _QUEUE_KEYS: dict[str, tuple[str, _Check]] = {
     "MAX_ATTEMPTS": ("max_attempts", _integer(1)),
     "BACKOFF": ("backoff", _mapping),
     "RETENTION": ("retention", _seconds()),
+    "COMPACT": ("compact", _mapping),
     "FSYNC": ("fsync", _boolean),
     "FILE_MODE": ("file_mode", _mode(0o777, "0o660")),
     "DIR_MODE": ("dir_mode", _mode(0o2777, "0o2770")),

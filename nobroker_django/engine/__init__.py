@@ -2,7 +2,7 @@
 
 Reading order, which is also the order of the imports:
 
-* words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``failures``
+* words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``thresholds``, ``failures``
 * the operating system: ``names``, ``files``, ``locks``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
 * files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``syncing``
@@ -13,5 +13,5 @@ Reading order, which is also the order of the imports:
 * looking without taking part: ``inspection``, ``examination``, ``gaps``, ``findings``, ``comparison``,
   ``verification``
 * verbs: ``deciding``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``offloop``, ``aio``,
-  ``worker``
+  ``upkeep``, ``worker``
 """

@@ -1,8 +1,8 @@
 """Running jobs in threads of this process: lease, call the handler, ack or nack.
 
 A handler that raises anything is a failed attempt, never the end of the worker. While a handler runs its lease is
-extended, by one heartbeat thread for all. ``manage.py nobroker_work`` builds on processes instead, and on the
-``Heartbeat`` of this module.
+extended, by one heartbeat thread for all; another thread compacts the queue when that pays.
+``manage.py nobroker_work`` builds on processes instead.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from .clock import Deadline
 from .errors import InvalidOptionError, JobNotFoundError, LockTimeoutError, NobrokerError, NotLeasedError
 from .job import Job, JobState
 from .queue import Queue
+from .thresholds import CompactionPolicy
+from .upkeep import Upkeep
 
 logger = logging.getLogger("nobroker_django")
 _LONGEST_WAIT = 3600.0
+_DEFAULT_COMPACTION = CompactionPolicy()
 
 
 @dataclass(slots=True)
@@ -133,6 +136,7 @@ class Worker:
         max_jobs: stop after this many deliveries.
         idle_timeout: stop after this many seconds without a job, and one more look in vain.
         handle_signals: in the main thread, let SIGINT and SIGTERM stop the worker; a second one acts as usual.
+        compaction: when to compact the queue, in a thread of its own; ``None``: never.
 
     Raises:
         InvalidOptionError: an option is not valid.
@@ -148,6 +152,7 @@ class Worker:
         max_jobs: int | None = None,
         idle_timeout: float | None = None,
         handle_signals: bool = True,
+        compaction: CompactionPolicy | None = _DEFAULT_COMPACTION,
     ) -> None:
         if not callable(handler):
             raise InvalidOptionError("handler", f"something callable is needed, not {handler!r}")
@@ -166,6 +171,9 @@ class Worker:
         self._idle = Deadline(0.0)
         self._error: BaseException | None = None
         self._heartbeat = Heartbeat()
+        if not isinstance(compaction, CompactionPolicy | None):
+            raise InvalidOptionError("compaction", f"a CompactionPolicy or None is needed, not {compaction!r}")
+        self.compaction = compaction
 
     def stop(self) -> None:
         """Take no new job; ``run`` returns when the running ones have ended. Callable from any thread."""
@@ -181,9 +189,12 @@ class Worker:
         threads = [
             threading.Thread(target=self._work, name=f"nobroker-worker-{number}") for number in range(self.concurrency)
         ]
+        upkeep = None if self.compaction is None else Upkeep(self.queue, self.compaction)
         with self._signals():
             for thread in threads:
                 thread.start()
+            if upkeep is not None:
+                upkeep.start()
             try:
                 for thread in threads:
                     while thread.is_alive():
@@ -192,6 +203,9 @@ class Worker:
                 self.stop()
                 self._give_back()
                 raise
+            finally:
+                if upkeep is not None:
+                    upkeep.stop()
         self._heartbeat.stop()
         if self._error is not None:
             raise self._error

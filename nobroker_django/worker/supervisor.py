@@ -16,6 +16,8 @@ from typing import TextIO
 
 from django.db import connections
 
+from nobroker_django.engine.upkeep import LOOK_SECONDS
+
 from .budget import Budget
 from .child import Child
 from .console import Console
@@ -30,6 +32,7 @@ from .options import (
     WorkerOptions,
 )
 from .shutdown import NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
+from .upkeep import UpkeepChild, is_due
 
 FIRST_RESTART, LONGEST_RESTART = 0.2, 30.0
 """Pause before a dead child is replaced; it doubles with every death that follows soon."""
@@ -59,6 +62,7 @@ class Supervisor:
         self._stream = stream
         self._console = Console(stream, prefix=f"supervisor (pid {os.getpid()})", verbosity=options.verbosity)
         self._slots = [Slot(number + 1) for number in range(options.processes)]
+        self._upkeep = Slot(0)  # a process now and then
         self._budget = Budget(options.max_jobs)
         self._damaged = Damaged()
         self._stopping = False
@@ -100,10 +104,10 @@ class Supervisor:
     def _step(self) -> bool:
         """Start what is due, wait for the next event, deal with it; returns whether a child is left or to come."""
         now = time.monotonic()
-        for slot in self._slots:
+        for slot in (*self._slots, self._upkeep):
             if slot.start_at is not None and slot.start_at <= now:
                 self._start(slot)
-        moments = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        moments = [slot.start_at for slot in (*self._slots, self._upkeep) if slot.start_at is not None]
         moments += [self._kill_at] if self._kill_at is not None else []
         wait_readable([self._signals.fd], min(moments) - now if moments else None)
         for number in self._signals.read():
@@ -112,9 +116,13 @@ class Supervisor:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill()
         self._reap()
-        return any(slot.pid or slot.start_at is not None for slot in self._slots)
+        working = any(slot.pid or slot.start_at is not None for slot in self._slots)
+        return working or bool(self._upkeep.pid)
 
     def _start(self, slot: Slot) -> None:
+        if slot is self._upkeep and not is_due(self._options):
+            slot.start_at = time.monotonic() + LOOK_SECONDS
+            return
         slot.start_at = None
         slot.started = time.monotonic()
         reading, slot.orders = os.pipe()
@@ -134,11 +142,14 @@ class Supervisor:
         """In the new process: run the child and end without returning into the supervisor."""
         code = EXIT_BROKEN
         try:
-            for other in self._slots:
+            for other in (*self._slots, self._upkeep):
                 if other.orders >= 0:
                     os.close(other.orders)
             os.set_blocking(reading, False)
-            code = Child(slot.number, self._options, self._budget, self._damaged, reading, self._stream).run()
+            if slot is self._upkeep:
+                code = UpkeepChild(self._options, reading, self._stream).run()
+            else:
+                code = Child(slot.number, self._options, self._budget, self._damaged, reading, self._stream).run()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -158,11 +169,11 @@ class Supervisor:
             self._console.line(f"{why} again: giving running jobs back and ending now")
             self._kill_at = time.monotonic() + KILL_AFTER
             self._order(NOW)
-        for slot in self._slots:
+        for slot in (*self._slots, self._upkeep):
             slot.start_at = None
 
     def _order(self, order: bytes) -> None:
-        for slot in self._slots:
+        for slot in (*self._slots, self._upkeep):
             if slot.pid:
                 try:
                     os.write(slot.orders, order)
@@ -170,6 +181,8 @@ class Supervisor:
                     pass  # it is ending by itself
 
     def _kill(self) -> None:
+        if self._upkeep.pid:
+            os.kill(self._upkeep.pid, signal.SIGKILL)
         for slot in self._slots:
             if slot.pid:
                 self._console.warning(
@@ -182,10 +195,11 @@ class Supervisor:
     def _reap(self) -> None:
         """Collect the children that have ended; as process 1 of a container also the orphans that became ours."""
         # Elsewhere another part of this process may wait for children of its own.
-        wanted = [-1] if os.getpid() == 1 else [slot.pid for slot in self._slots if slot.pid]
+        slots = (*self._slots, self._upkeep)
+        wanted = [-1] if os.getpid() == 1 else [slot.pid for slot in slots if slot.pid]
         for pid in wanted:
             while ended := _collect(pid):
-                for slot in self._slots:
+                for slot in slots:
                     if slot.pid == ended[0]:
                         self._ended(slot, os.waitstatus_to_exitcode(ended[1]))
 
@@ -193,6 +207,11 @@ class Supervisor:
         pid, slot.pid = slot.pid, 0
         os.close(slot.orders)
         slot.orders = -1
+        if slot is self._upkeep:
+            slot.deaths = 0 if code == EXIT_STOPPED else min(slot.deaths + 1, 6)
+            if not self._stopping:
+                slot.start_at = time.monotonic() + LOOK_SECONDS * 2**slot.deaths
+            return
         # What cannot even start ends the command; in place of one that did work it is tried again.
         if code == EXIT_DAMAGE or (code == EXIT_REFUSED and slot.deaths == 0):
             self._codes.add(code)

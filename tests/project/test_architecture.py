@@ -17,6 +17,7 @@ ENGINE_ORDER = [
     "clock",
     "options",
     "backoff",
+    "thresholds",
     "failures",
     "names",
     "files",
@@ -68,6 +69,7 @@ ENGINE_ORDER = [
     "queue",
     "offloop",
     "aio",
+    "upkeep",
     "worker",
 ]
 

@@ -66,10 +66,12 @@ def test_every_setting_is_documented_and_every_documented_one_exists():
     assert set(sections(page("reference/settings.md"))) == known_keys({"NO_SUCH_KEY": 1})
 
 
-def test_every_key_of_the_backoff_is_documented():
-    table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([0-9.]+)` \|", page("reference/settings.md"), re.MULTILINE))
-    assert set(table) == known_keys({"DIR": "/x", "BACKOFF": {"NO_SUCH_KEY": 1}})
-    policy = conf.QueueSettings().backoff
+@pytest.mark.parametrize("setting", ["BACKOFF", "COMPACT"])
+def test_every_key_of_a_policy_is_documented(setting):
+    text = sections(page("reference/settings.md"))[setting]
+    table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([0-9.]+)` \|", text, re.MULTILINE))
+    assert set(table) == known_keys({"DIR": "/x", setting: {"NO_SUCH_KEY": 1}})
+    policy = getattr(conf.QueueSettings(), setting.lower())
     assert {key: getattr(policy, key.lower()) for key in table} == {key: float(text) for key, text in table.items()}
 
 
@@ -80,7 +82,7 @@ def test_the_documented_defaults_are_the_real_ones():
     queue = parsed.queues["default"]
     real = {name: getattr(queue if hasattr(queue, name.lower()) else parsed, name.lower()) for name in documented}
     assert documented == real
-    assert set(sections(page("reference/settings.md"))) - set(documented) == {"DIR", "QUEUES", "BACKOFF"}
+    assert set(sections(page("reference/settings.md"))) - set(documented) == {"DIR", "QUEUES", "BACKOFF", "COMPACT"}
 
 
 # --- errors

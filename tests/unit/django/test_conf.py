@@ -6,7 +6,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from nobroker_django import BackoffPolicy, InvalidOptionError
+from nobroker_django import BackoffPolicy, CompactionPolicy, InvalidOptionError
 from nobroker_django.conf import QueueSettings, get_settings, parse_settings, queue_settings
 
 DIR = "/var/lib/site/queues"
@@ -73,6 +73,9 @@ def test_a_key_for_the_whole_layer_is_refused_in_a_queue():
         ("DIR_MODE", 2770),
         ("BACKOFF", {"FACTOR": 0.5}),
         ("BACKOFF", 3),
+        ("COMPACT", {"MIN_BYTES": -1}),
+        ("COMPACT", {"DEAD_RATIO": 0}),
+        ("COMPACT", False),
         ("UNKNOWN_TASK_DELAY", -1),
         ("ON_COMMIT", "yes"),
         ("DATABASE", ""),
@@ -87,6 +90,18 @@ def test_a_key_for_the_whole_layer_is_refused_in_a_queue():
 def test_a_wrong_value_is_refused_naming_the_key(key, value):
     with pytest.raises(ImproperlyConfigured, match=key):
         parse(**{key: value})
+
+
+def test_the_thresholds_of_a_compaction_are_merged_and_may_be_none():
+    settings = parse(
+        COMPACT={"MIN_BYTES": 1000}, QUEUES={"a": {"COMPACT": {"DEAD_RATIO": 0.9}}, "b": {"COMPACT": None}, "c": {}}
+    )
+    assert settings.queues["a"].compact == CompactionPolicy(min_bytes=1000, dead_ratio=0.9)
+    assert settings.queues["b"].compact is None
+    assert settings.queues["c"].compact == CompactionPolicy(min_bytes=1000)
+    off = parse(COMPACT=None, QUEUES={"a": {"COMPACT": {"DEAD_RATIO": 0.9}}, "b": {}})
+    assert off.queues["a"].compact == CompactionPolicy(dead_ratio=0.9)
+    assert off.queues["b"].compact is None
 
 
 def test_a_directory_may_pass_its_group_on():
