@@ -121,6 +121,18 @@ class TwoHandles(RuleBasedStateMachine):
             self.finish(handle, choice, lambda queue, job: queue.ack(job, result=choice), self.model.ack)
 
     @precondition(lambda self: self.held)
+    @rule(handle=handles, choice=st.integers(0, 50), count=st.integers(1, 4))
+    def ack_many(self, handle: int, choice: int, count: int) -> None:
+        some = {job.id: (job, same) for job, same in (self.held + self.held)[choice % len(self.held) :][:count]}
+        lost = {job.id for job in self.queues[handle].ack_many([job for job, _ in some.values()])}
+        for job, same in some.values():
+            current = self.model.jobs.get(job.id)
+            mine = current is same and current.token == job.lease_token and current.state in ("leased", "done")
+            assert (job.id in lost) == (not mine)
+            if mine and same.state == "leased":
+                self.model.ack(same)
+
+    @precondition(lambda self: self.held)
     @rule(handle=handles, choice=st.integers(0, 50), delay=st.sampled_from([None, 0.0, 7.0]))
     def nack(self, handle: int, choice: int, delay: float | None) -> None:
         self.finish(
@@ -158,6 +170,14 @@ class TwoHandles(RuleBasedStateMachine):
     @rule(handle=handles)
     def requeue_dead(self, handle: int) -> None:
         assert self.queues[handle].requeue_dead() == self.model.requeue_dead()
+
+    @rule(handle=handles, count=st.integers(1, 2))
+    def discard_dead(self, handle: int, count: int) -> None:
+        dead = [job.id for job in self.model.listed() if job.state == "dead"][:count]
+        others = [job.id for job in self.model.listed() if job.state != "dead"][:1]
+        assert self.queues[handle].discard_dead([*dead, *others]) == others
+        for job_id in dead:
+            del self.model.jobs[job_id]
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 31.0, 60.0]))
     def time_passes(self, seconds: float) -> None:

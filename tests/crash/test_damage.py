@@ -227,6 +227,33 @@ def test_one_bit_of_every_byte_of_a_large_log(large: Original, fast_path: Path, 
         check_flip(large, fast_path / "copy", at, rng.randrange(8))
 
 
+@pytest.mark.long
+@pytest.mark.contract("LOG-07")
+@pytest.mark.parametrize("share", range(8))
+def test_every_bit_of_a_large_log_without_control_words(large: Original, fast_path: Path, share: int):
+    """What the records certify is refused and left alone; behind that, nothing but the last write may be cut."""
+    to = fast_path / "copy"
+    good, certified = raw.last_boundary(large.data, len(large.data))
+    last = raw.batches(raw.parse(large.data))[-1][0]
+    log = large.copy(to, words=False)
+    for at in range(share, len(large.data), 8):
+        for bit in range(8):
+            (to / "default.lock").unlink(missing_ok=True)
+            data = bytearray(large.data)
+            data[at] ^= 1 << bit
+            log.write_bytes(data)
+            before = others(to)
+            try:
+                open_queue(to).close()
+            except CorruptLogError:
+                assert others(to) == before
+            else:
+                assert at >= certified
+                assert log.read_bytes()[:last] == large.data[:last]
+                log = large.copy(to, words=False)
+    assert good == len(large.data)
+
+
 @pytest.mark.contract("LOG-07")
 def test_flipped_bits_without_control_words_drop_no_certified_record(small: Original, fast_path: Path):
     """The records' own ``u`` decide: what one of them certifies is refused, not cut."""
