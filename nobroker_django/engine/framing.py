@@ -32,6 +32,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _PEEK_BYTES = 4 * 1024
+_FRAME_PEEK_BYTES = 4096  # most frames are shorter
 
 
 class Frame(NamedTuple):
@@ -180,14 +181,14 @@ def data_end(files: Files, fd: int) -> int:
     return end
 
 
-def read_frame(files: Files, fd: int, offset: int, size: int, version: int = VERSION) -> Frame:
-    """The one frame at ``offset`` of a log of ``size`` bytes.
+def read_frame(files: Files, fd: int, offset: int, version: int = VERSION) -> Frame:
+    """The one frame at ``offset``.
 
     Raises:
         FrameDamage: there is no intact frame.
     """
-    head = files.pread(fd, min(4096, size - offset), offset)
-    frame = parse_frame(head, 0, offset, last=offset + len(head) >= size, version=version)
+    head = files.pread(fd, _FRAME_PEEK_BYTES, offset)
+    frame = parse_frame(head, 0, offset, last=len(head) < _FRAME_PEEK_BYTES, version=version)
     if frame is None:
         length = _FRAME.unpack_from(head)[0] if len(head) >= FRAME_BYTES else 0
         data = files.pread(fd, FRAME_BYTES + length, offset)

@@ -63,7 +63,7 @@ def _was_never_live(files: Files, path: Path) -> bool:
     try:
         size = files.size(fd)
         decode_header(files.pread(fd, HEADER_BYTES, 0))
-        first = read_frame(files, fd, HEADER_BYTES, size)
+        first = read_frame(files, fd, HEADER_BYTES)
         snapshot = decode_record(first.type, first.body, first.offset)
         if not isinstance(snapshot, Snapshot):
             return False

@@ -86,7 +86,7 @@ class Log:
                 raise UnsupportedVersionError(self.path, version, VERSION)
             if generation != self.generation:
                 raise FrameDamage(10, f"the header says generation {generation}, the file name {self.generation}")
-            frame = read_frame(self.files, self.fd, FIRST_OFFSET, self.size())
+            frame = read_frame(self.files, self.fd, FIRST_OFFSET)
             record = decode_record(frame.type, frame.body, frame.offset)
             if not isinstance(record, Snapshot):
                 raise FrameDamage(FIRST_OFFSET, "the first record is no SNAPSHOT")
@@ -161,7 +161,7 @@ class Log:
     def frame_and_record_at(self, offset: int) -> tuple[Frame, Record]:
         """As ``record_at``, with the frame."""
         try:
-            frame = read_frame(self.files, self.fd, offset, self.size(), self.version)
+            frame = read_frame(self.files, self.fd, offset, self.version)
             return frame, self.decode(frame)
         except FrameDamage as damage:
             raise self.corrupt(damage) from None

@@ -66,6 +66,23 @@ def test_while_there_is_room_an_append_is_one_call(open_queue):
     assert [call.name for call in calls] == ["pwrite"] * 50
 
 
+def test_the_verbs_do_not_look_at_the_file_itself(open_queue):
+    """Its size comes with its times, and who has looked at those makes the next sync bring them: see ``names``."""
+    files = RecordingFiles()
+    queue = open_queue(files=files, retention=10)
+    queue.enqueue_many(range(6))
+    queue.stats()
+    files.record.clear()
+    for _ in range(2):
+        queue.enqueue("z", job_id="z")
+        queue.ack(queue.lease_one(), result=1)
+        queue.nack(queue.lease_one())
+        queue.get("z")
+        queue.list_jobs()
+    assert files.record.on(".log", "size", "identity") == []
+    assert files.record.on(".log", "pread", "pwrite", "path_identity", "datasync")
+
+
 def test_room_is_made_again_when_it_is_used_up_and_not_before(open_queue, queue_dir):
     files = RecordingFiles()
     queue = open_queue(files=files, fsync=False)
