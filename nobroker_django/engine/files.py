@@ -81,11 +81,10 @@ class Files:
         return stat.S_IMODE(os.stat(path).st_mode)
 
     def free_space(self, path: str | os.PathLike[str]) -> tuple[int | None, int]:
-        """Bytes that this process may still fill on the file system of ``path`` (``None``: it does not say), and the
+        """Bytes that everybody may still fill on the file system of ``path`` (``None``: it does not say), and the
         size in bytes of the blocks that they come in."""
-        found = os.statvfs(path)
-        blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
-        return (blocks * found.f_frsize if found.f_blocks else None), found.f_frsize
+        found = os.statvfs(path)  # its f_bfree also counts what ext4 keeps back for itself, even from root
+        return (found.f_bavail * found.f_frsize if found.f_blocks else None), found.f_frsize
 
     def listdir(self, path: str | os.PathLike[str]) -> list[str]:
         """Names in a directory, sorted; none when there is no such directory."""

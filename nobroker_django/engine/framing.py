@@ -32,7 +32,6 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _PEEK_BYTES = 4 * 1024
-_FRAME_PEEK_BYTES = 4096  # most frames are shorter
 
 
 class Frame(NamedTuple):
@@ -187,8 +186,8 @@ def read_frame(files: Files, fd: int, offset: int, version: int = VERSION) -> Fr
     Raises:
         FrameDamage: there is no intact frame.
     """
-    head = files.pread(fd, _FRAME_PEEK_BYTES, offset)
-    frame = parse_frame(head, 0, offset, last=len(head) < _FRAME_PEEK_BYTES, version=version)
+    head = files.pread(fd, _PEEK_BYTES, offset)
+    frame = parse_frame(head, 0, offset, last=len(head) < _PEEK_BYTES, version=version)
     if frame is None:
         length = _FRAME.unpack_from(head)[0] if len(head) >= FRAME_BYTES else 0
         data = files.pread(fd, FRAME_BYTES + length, offset)

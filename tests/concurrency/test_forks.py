@@ -116,8 +116,11 @@ def test_a_fork_in_the_middle_of_a_call_of_another_thread_waits_for_its_end(queu
 def test_a_program_that_is_started_holds_nothing_of_the_queue(queue_dir: Path, fork_method: str):
     """It lives on after its parent has closed the queue: the next one to open it is the first."""
     read, write = os.pipe()
-    command = [sys.executable, "-c", f"import os; os.read({read}, 1)"]
+    started, starting = os.pipe()
+    # It says when it runs: a moment before that, the system has not closed what it inherited.
+    command = [sys.executable, "-c", f"import os; os.write({starting}, b'x'); os.read({read}, 1)"]
     os.set_inheritable(read, True)
+    os.set_inheritable(starting, True)
     with open_queue(queue_dir) as queue:
         use(queue, "before")
         if fork_method == "posix_spawn":
@@ -126,6 +129,7 @@ def test_a_program_that_is_started_holds_nothing_of_the_queue(queue_dir: Path, f
         else:
             program = subprocess.Popen(command, close_fds=False)
             pid = program.pid
+        assert os.read(started, 1) == b"x"
     try:
         files = Files()
         fd = files.open(queue_dir / "default.lock", os.O_RDWR)
@@ -140,8 +144,8 @@ def test_a_program_that_is_started_holds_nothing_of_the_queue(queue_dir: Path, f
             os.waitpid(pid, 0)
         else:
             program.wait()
-        os.close(read)
-        os.close(write)
+        for end in (read, write, started, starting):
+            os.close(end)
 
 
 def test_a_lease_stays_the_parents_whatever_its_children_do_with_it(queue_dir: Path, diary: Diary, errors: Diary):

@@ -27,15 +27,15 @@ FILLER = "x" * 3000
 
 @pytest.fixture(params=["tmpfs", "ext4", "small blocks"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """A file system with one or two megabytes of space."""
+    """A file system with some megabytes of space."""
     mount, image = tmp_path / "mount", tmp_path / "image"
     match request.param:
         case "tmpfs":
-            made = tmpfs(mount, 2_000_000)
+            made = tmpfs(mount, 12_000_000)
         case "ext4":
-            made = ext4(mount, image, 7_000_000, block_bytes=4096)
+            made = ext4(mount, image, 17_000_000, block_bytes=4096)
         case _:
-            made = ext4(mount, image, 4_000_000, block_bytes=1024)
+            made = ext4(mount, image, 14_000_000, block_bytes=1024)
     with made as disk:
         yield disk
 
@@ -119,8 +119,8 @@ def test_writers_workers_and_readers_on_a_disk_that_fills_up_and_gets_space_agai
         queue.enqueue({"k": "first"}, job_id="first", delay=1e6)
         diary.write("E", "first")
         queue.stats()
-    half = os.statvfs(disk.path)
-    ballast.write_bytes(bytes(half.f_bfree * half.f_frsize * 55 // 100))  # in the end there is room for a compaction
+    space_now = os.statvfs(disk.path)
+    ballast.write_bytes(bytes(space_now.f_bfree * space_now.f_frsize - 1_200_000))  # later on it is room for all
     children = [Child(fill, directory, diary, space, errors=errors) for _ in range(WRITERS)]
     children += [Child(role, directory, diary, space, errors=errors) for role in (finish, finish, look)]
     try:
