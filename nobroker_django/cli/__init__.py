@@ -2,5 +2,5 @@
 
 ``main`` is ``python -m nobroker_django``; the management commands share everything else. Nothing in here imports
 Django. Reading order: ``text``, ``exits``, ``output``, ``progress``, ``values``, ``documents``, ``files``,
-``context``, ``looking``, ``verifying``, ``changing``, ``arguments``, ``direct``, ``main``.
+``context``, ``looking``, ``verifying``, ``salvaging``, ``changing``, ``arguments``, ``direct``, ``main``.
 """

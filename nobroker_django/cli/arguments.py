@@ -69,6 +69,17 @@ def add_inspect(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON lines, one a record")
 
 
+def add_recover(parser: ArgumentParser) -> None:
+    """What ``recover`` takes."""
+    parser.add_argument(
+        "--salvage",
+        action="store_true",
+        help="make a new generation of what is left of a damaged log, and keep that log; asks; wants the queue unused",
+    )
+    add_no_input(parser)
+    add_json(parser)
+
+
 def add_verify(parser: ArgumentParser) -> None:
     """What ``verify`` takes."""
     parser.add_argument("names", nargs="*", metavar="QUEUE", help="these queues, as with --queue")

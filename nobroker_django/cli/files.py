@@ -110,6 +110,7 @@ def examination_document(found: Examination) -> dict[str, Any]:
             }
             for kept in found.kept
         ],
+        "salvaged": [str(path) for path in found.salvaged],
     }
 
 
@@ -162,6 +163,7 @@ def examination_lines(found: Examination) -> list[str]:
     if others and found.generation is not None:
         lines.append(f"{name}: other logs there: generation {', '.join(map(str, others))}")
     lines += [f"{name}: {_kept_line(kept)}" for kept in found.kept]
+    lines += [f"{name}: kept by a salvage: {path}" for path in found.salvaged]
     if not found.kept:
         lines.append(f"{name}: no repair has cut anything off")
     return lines

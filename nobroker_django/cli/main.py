@@ -20,7 +20,7 @@ from nobroker_django.engine import inspection
 from nobroker_django.engine.errors import NobrokerError
 from nobroker_django.engine.queue import Queue
 
-from . import arguments, changing, direct, looking, values, verifying
+from . import arguments, changing, direct, looking, salvaging, values, verifying
 from .context import Context, Options
 from .exits import EXIT_INTERRUPTED, EXIT_USAGE, Refusal, UsageError, exit_code
 from .output import Output
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_work(add("work", direct.work, "run a function on each job", one_queue=True))
     arguments.add_dlq(add("dlq", changing.dlq, "list, requeue or prune dead letters"))
     arguments.add_inspect(add("inspect", looking.inspect, "show the log, record by record"))
-    arguments.add_json(add("recover", looking.recover, "report damage, a torn tail, and what repairs cut"))
+    arguments.add_recover(add("recover", salvaging.recover, "report damage and what repairs cut; or --salvage"))
     arguments.add_verify(add("verify", verifying.verify, "check every record, every transition and the projection"))
     arguments.add_json(add("compact", changing.compact, "write the log anew without finished history"))
     arguments.add_purge(add("purge", changing.purge, "forget every job; asks", one_queue=True))

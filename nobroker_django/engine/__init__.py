@@ -11,7 +11,7 @@ Reading order, which is also the order of the imports:
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
   ``durability``, ``read_view``
 * looking without taking part: ``inspection``, ``examination``, ``gaps``, ``findings``, ``comparison``,
-  ``verification``
+  ``verification``; saving what is left: ``lenient``, ``remains``, ``rescue``, ``salvage``
 * verbs: ``deciding``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``offloop``, ``aio``,
   ``upkeep``, ``worker``
 """

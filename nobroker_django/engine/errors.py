@@ -134,7 +134,7 @@ class CorruptLogError(NobrokerError):
     def __init__(self, path: str | os.PathLike[str], offset: int, reason: str) -> None:
         super().__init__(
             f"{os.fspath(path)} is damaged at byte {offset}: {reason}. Nothing was changed. Stop the workers, keep a "
-            "copy of the directory, and restore the file from a backup or have it looked at."
+            "copy of the directory, and restore the file from a backup or save what is left of it (recover --salvage)."
         )
         self.path = os.fspath(path)
         self.offset = offset

@@ -24,6 +24,7 @@ from .recovery import Tail
 
 _LOOKS = 3
 _PAUSE_SECONDS = 0.05
+_SALVAGED = re.compile(r"damaged-[0-9]+-[0-9]+|salvage-[0-9]+\.jsonl")
 _TORN = re.compile(r"torn-(?P<generation>[0-9]+)-(?P<offset>[0-9]+)-[0-9]+")
 
 
@@ -64,6 +65,7 @@ class Examination:
     torn_offset: int | None = None
     torn_reason: str = ""
     kept: list[Kept] = field(default_factory=list)
+    salvaged: list[Path] = field(default_factory=list)  # damaged logs, and what a salvage could not save of them
     problem: CorruptLogError | None = None
 
     @property
@@ -87,7 +89,9 @@ def examine_queue(directory: str | os.PathLike[str], name: str) -> Examination:
     found = Examination(name, layout.directory)
     try:
         found.generations = list_generations(files, layout)
-        found.kept = [_kept(files, layout, entry) for entry in files.listdir(layout.directory) if _torn(layout, entry)]
+        entries = files.listdir(layout.directory)
+        found.kept = [_kept(files, layout, entry) for entry in entries if _torn(layout, entry)]
+        found.salvaged = [layout.directory / entry for entry in entries if _named(layout, entry, _SALVAGED)]
         log = live_log(files, layout)
     except CorruptLogError as problem:
         found.problem = problem
@@ -150,8 +154,12 @@ def _examine(files: Files, layout: Layout, log: Log, found: Examination) -> None
 
 
 def _torn(layout: Layout, entry: str) -> re.Match[str] | None:
+    return _named(layout, entry, _TORN)
+
+
+def _named(layout: Layout, entry: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
     prefix = f"{layout.name}."
-    return _TORN.fullmatch(entry.removeprefix(prefix)) if entry.startswith(prefix) else None
+    return pattern.fullmatch(entry.removeprefix(prefix)) if entry.startswith(prefix) else None
 
 
 def _kept(files: Files, layout: Layout, entry: str) -> Kept:

@@ -146,6 +146,10 @@ class Files:
         """Atomically give ``source`` the name ``target``, replacing what is there."""
         os.replace(source, target)
 
+    def link(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        """Give the file ``source`` a second name, which must be free."""
+        os.link(source, target)
+
     def unlink(self, path: str | os.PathLike[str]) -> None:
         """Remove a name; no error when it is not there."""
         try:

@@ -43,7 +43,7 @@ class ReadingFiles(Files):
         raise PermissionError(errno.EPERM, "looking at a queue never writes")
 
     write = pwrite = allocate = truncate = datasync = sync = sync_directory = _refuse
-    rename = unlink = make_directory = set_mode = flock = lock_byte = _refuse
+    rename = link = unlink = make_directory = set_mode = flock = lock_byte = _refuse
 
 
 @dataclass(frozen=True, slots=True)

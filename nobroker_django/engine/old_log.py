@@ -28,8 +28,8 @@ class OldLog(Log):
 
     version: ClassVar[int] = 1
 
-    def __init__(self, files: Files, path: Path, generation: int) -> None:
-        """As ``Log``; ``UnsupportedVersionError`` when it is not of version 1."""
+    def __init__(self, files: Files, path: Path, generation: int, *, read_only: bool = True) -> None:
+        """As ``Log``, always for reading; ``UnsupportedVersionError`` when it is not of version 1."""
         super().__init__(files, path, generation, read_only=True)
         self._checked = FIRST_OFFSET
         self._attempts: dict[int, int] = {}  # of the DEAD records, which do not say it

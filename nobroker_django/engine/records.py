@@ -248,6 +248,7 @@ _BUILT: dict[int, type[Record]] = {
         Enqueue, Lease, Extend, Started, Release, Ack, Nack, Reclaim, Dead, Note, Requeue, Purge, Open, Snapshot
     )
 }  # fmt: skip
+BUILT_TYPES = frozenset(_BUILT)
 _decoders = {number: msgspec.json.Decoder(cls) for number, cls in _BUILT.items()}
 _batched_decoder = msgspec.json.Decoder(Batched)
 _encoder = msgspec.json.Encoder()

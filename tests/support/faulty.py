@@ -22,12 +22,12 @@ LOCKING = frozenset({"flock", "funlock", "lock_byte", "unlock_byte"})
 WRITING = frozenset(
     {
         *("write", "pwrite", "allocate", "truncate", "datasync", "sync", "sync_directory"),
-        *("rename", "unlink", "make_directory"),
+        *("rename", "link", "unlink", "make_directory"),
     }
 )
 OPENING = frozenset({"open", "set_mode"})
 SYNCING = frozenset({"datasync", "sync", "sync_directory"})
-FILLING = frozenset({"write", "pwrite", "allocate", "rename", "make_directory"})  # a full disk refuses; and creating
+FILLING = frozenset({"write", "pwrite", "allocate", "rename", "link", "make_directory"})  # and creating files
 ALL = READING | LOCKING | WRITING | OPENING
 
 
@@ -154,6 +154,10 @@ class Watched(Files):
         call = Call("rename", os.fspath(source), (os.fspath(target),))
         self._do(call, lambda _: Files.rename(self, source, target))
         self.paths = {fd: os.fspath(target) if path == call.path else path for fd, path in self.paths.items()}
+
+    def link(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        call = Call("link", os.fspath(source), (os.fspath(target),))
+        self._do(call, lambda _: Files.link(self, source, target))
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         self._do(Call("unlink", os.fspath(path)), lambda _: Files.unlink(self, path))

@@ -158,6 +158,9 @@ class TraceFiles(Watched):
             elif kind == "rename":
                 self._numbers[call.arguments[0]] = self._numbers.pop(path)
                 self.trace.append(Event("rename", (path, call.arguments[0])))
+            elif kind == "link":
+                self._numbers[call.arguments[0]] = self._number(path)
+                self.trace.append(Event("link", (call.arguments[0], self._number(path))))
             elif kind == "unlink":
                 self._numbers.pop(path, None)
                 self.trace.append(Event("unlink", (path,)))
@@ -331,6 +334,8 @@ class Disk:
                 self.files[a[0]].sync_ends(a[1], well=True)
                 if a[2] is not None:
                     self.clean_run = a[2]
+            case "link":
+                self.pending.append(("create", *a))
             case "rename":
                 self.pending.append(("rename", *a))
             case "unlink":

@@ -1,4 +1,4 @@
-"""``manage.py nobroker_recover``: the state of the queues' files."""
+"""``manage.py nobroker_recover``: the state of the queues' files; salvaging a damaged one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from nobroker_django.cli import arguments, looking
+from nobroker_django.cli import arguments, salvaging
 from nobroker_django.commandline import NobrokerCommand
 
 
 class Command(NobrokerCommand):
-    help = "Report damage (exit code 3), a torn tail, and what repairs cut off and where it is kept. Changes nothing."
+    help = (
+        "Report damage (exit code 3), a torn tail, and what repairs cut off and where it is kept. Changes nothing, "
+        "unless --salvage is given: then a damaged log is replaced by a new generation of what is left of it."
+    )
 
     def add_options(self, parser: CommandParser) -> None:
         super().add_options(parser)
-        arguments.add_json(parser)
+        arguments.add_recover(parser)
 
     def run(self, options: dict[str, Any]) -> None:
-        looking.recover(self.context(options), options)
+        salvaging.recover(self.context(options), options)

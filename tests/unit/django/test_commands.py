@@ -460,6 +460,25 @@ def test_the_only_queue_need_not_be_named(settings):
     assert run("nobroker_purge", "--yes") == "default: 1 job purged\n"
 
 
+def test_recover_salvages_what_is_damaged_after_asking(monkeypatch):
+    add.enqueue(1)
+    send.enqueue("a@example.org")
+    queue = get_queue("emails")
+    log = queue.path
+    close_queues()
+    data = log.read_bytes()
+    at = data.index(b"a@example.org")
+    log.write_bytes(data[:at] + b"b" + data[at + 1 :])
+    monkeypatch.setattr("builtins.input", lambda prompt: "n")
+    assert "nothing was changed" in refused("nobroker_recover", "--salvage", code=1)
+    assert refused("nobroker_recover", code=3)
+    shown = run("nobroker_recover", "--salvage", "--noinput")
+    assert "default: not damaged; there is nothing to salvage" in shown
+    assert "emails: salvaged: generation 2 is live" in shown
+    assert "emails: whole" in run("nobroker_recover")
+    assert "emails: whole" in run("nobroker_verify")
+
+
 def test_verify_checks_the_queues_that_are_named_also_forgotten_ones(tmp_path):
     add.enqueue(1)
     send.enqueue("a@example.org")
