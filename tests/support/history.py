@@ -115,18 +115,24 @@ class History:
     def _allowed(self, key: str) -> list[State]:
         """The states that a recovered queue may show: durable, later, or by what is under way."""
         steps: list[tuple[int, State | Effect]] = [*self._changes[key], *self._sweeps]
-        state: State = None
+        states: list[State] = [None]
         found: list[State] = [None]
         for at, step in sorted(steps, key=lambda step: step[0]):
-            state = step(key, state) if callable(step) else step
+            # what a verb did to all jobs, it did to what those under way may have made of this one before
+            states = [step(key, state) for state in self._or_under_way(key, states)] if callable(step) else [step]
             if at <= self._durable:
                 found.clear()
-            found.append(state)
+            found += states
+        return self._or_under_way(key, found)
+
+    def _or_under_way(self, key: str, states: list[State]) -> list[State]:
+        """These states, and what the verbs that are under way may make of them, one after the other."""
+        found = list(dict.fromkeys(states))
         for state in found:
             for effect in self._under_way.values():
                 then = effect(key, state)
                 if then not in found:
-                    found.append(then)  # and what the others make of that
+                    found.append(then)
         return found
 
     def ledger(self) -> Ledger:
