@@ -155,7 +155,8 @@ class Writer:
             }
 
         def effect(other: str, state: State) -> State:
-            return ("ready", 0) if other == key and state is None else state
+            free = state is None or state[0] == "done"  # without retention a finished job's id may be used again
+            return ("ready", 0) if other == key and free else state
 
         self._verb(effect, act, keys=(key,))
 
