@@ -137,7 +137,7 @@ class TurnFiles(TraceFiles):
         needed = set[str]()
         if call.path.endswith(".log") and call.kind in ("pwrite", "truncate"):
             needed = {"flock"}
-        elif call.path.endswith(".log") and call.kind == "datasync":
+        elif call.path.endswith(".log") and call.kind == "datasync" and _may_be_live(call.path):
             needed = {"sync"}
         elif call.path.endswith(".lock") and call.kind == "pwrite" and not creating:
             needed = {"sync"} if call.arguments[1] in (_SYNCED, _SYNCING_WORD) else {"flock"}
@@ -145,3 +145,13 @@ class TurnFiles(TraceFiles):
                 needed = set() if held else {"flock or sync"}
         if not needed <= held:
             self.breaches.append(f"{call} without {needed - held}")
+
+
+def _may_be_live(log: str) -> bool:
+    """Whether others may write to this log: until the pointer names it, it is its maker's alone."""
+    path = Path(log)
+    name, generation, _ = path.name.rsplit(".", 2)
+    try:
+        return int(generation) <= int((path.parent / f"{name}.current").read_text())
+    except FileNotFoundError:
+        return True
