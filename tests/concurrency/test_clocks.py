@@ -71,7 +71,7 @@ class Clock:
         return self.now
 
 
-@pytest.mark.contract("LEASE-05", "WORK-05")
+@pytest.mark.contract("LEASE-05")
 def test_a_worker_whose_clock_is_set(queue_dir: Path, monkeypatch: pytest.MonkeyPatch):
     """C82: forward, and what is due runs; back, and what is ready runs; it neither hangs nor spins."""
     clock, ran, looks = Clock(), [], 0
