@@ -82,7 +82,7 @@ def old_log_unlinked_before_the_pointer_is_synced(patch: pytest.MonkeyPatch) -> 
         (words_believed_unexamined, 0),
         (synced_raised_before_the_sync, 0),
         (sync_lock_let_go_before_synced_is_raised, 0),
-        (old_log_unlinked_before_the_pointer_is_synced, 1),
+        (old_log_unlinked_before_the_pointer_is_synced, 9),
     ],
 )
 def test_interleaved_writers_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, seed: int):
