@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from . import lax
 from .errors import SerializationError
 from .framing import MAX_BATCH_BYTES, MAX_BODY_BYTES, FrameDamage, encode_frame, encode_frames
 
+# What a projection can hold. A number outside is in no record that a writer makes.
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Natural = Annotated[int, Meta(ge=0, le=1 << 62)]
 NULL = Raw(b"null")  # left out on disk, like every default
 
 
@@ -81,16 +84,16 @@ class Enqueue(Record, kw_only=True):
     id: str
     payload: Raw
     enqueued_at: float
-    max_attempts: int
-    priority: int = 0
+    max_attempts: Int32
+    priority: Int32 = 0
     available_at: float | None = None
     visibility_timeout: float | None = None
     meta: Raw = NULL
-    carried: int | None = None
+    carried: Natural | None = None
 
-    seq: int | None = None
+    seq: Natural | None = None
     state: str = "ready"
-    attempts: int = 0
+    attempts: Int32 = 0
     rank: float | None = None
     waits: bool = False
     lease_deadline: float | None = None
@@ -107,7 +110,7 @@ class Lease(Record, kw_only=True):
     id: str
     at: float
     deadline: float
-    attempts: int
+    attempts: Int32
     token: str
 
 
@@ -159,7 +162,7 @@ class Failure(Record, kw_only=True):
 
     id: str
     at: float
-    attempts: int = 0
+    attempts: Int32 = 0
     error: str | None = None
     error_class: str | None = None
     traceback: str | None = None
@@ -234,12 +237,12 @@ class Snapshot(Record, kw_only=True):
 
     log_id: str
     at: float
-    base: int = 0
-    open: int = 0
+    base: Natural = 0
+    open: Natural = 0
     clock: float = 0.0
-    copies: int = 0
-    enqueued_total: int = 0
-    ignored: int = 0
+    copies: Natural = 0
+    enqueued_total: Natural = 0
+    ignored: Natural = 0
 
 
 _BUILT: dict[int, type[Record]] = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,9 @@ SECTOR_BYTES = 512
 _PIECE_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 4 * MAX_BODY_BYTES
 _FIRST_WINDOW_BYTES = 64 * 1024
-_TYPES = frozenset(int(kind) for kind in RecordType)
+# The last byte of a length field, which is 0 for every length that is allowed; the type; the checksum; the body.
+_TOP_BYTE = 3
+_HEAD = re.compile(rb"\0[%b].{4}\{\"" % re.escape(bytes(RecordType)), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,23 +201,25 @@ def frames_behind(log: Log, start: int, size: int) -> Iterator[Frame]:
         data = log.peek(start, min(window, size - start))
         if not data:
             return  # it was cut meanwhile
-        at = data.find(b'{"', FRAME_BYTES)
-        while at != -1:
-            head = at - FRAME_BYTES
-            stop = at + int.from_bytes(data[head : head + 4], "little")
-            cut_off = stop > len(data) and start + len(data) < size and stop - at <= MAX_BODY_BYTES
-            if cut_off and (head > 0 or window < _WINDOW_BYTES):
-                break  # by the end of the window: the next one begins with it
-            frame = _intact(data, head, stop, start + head, log.version) if stop <= len(data) else None
-            if frame is not None:
-                yield frame
-            at = data.find(b'{"', stop + FRAME_BYTES if frame else at + 1)
-        start += head if at != -1 else max(len(data) - FRAME_BYTES - 1, 1)
+        on, cut_at = _TOP_BYTE, 0
+        while (found := _HEAD.search(data, on)) is not None:
+            head = found.start() - _TOP_BYTE
+            stop = head + FRAME_BYTES + int.from_bytes(data[head : head + 4], "little")
+            on = found.start() + 1
+            if stop <= len(data):
+                frame = _intact(data, head, stop, start + head, log.version)
+                if frame is not None:
+                    yield frame
+                    on = stop + _TOP_BYTE
+            elif start + len(data) < size and (head > 0 or window < _WINDOW_BYTES):
+                cut_at = head  # by the end of the window: the next one begins with it
+                break
+        start += cut_at if found is not None else max(len(data) - FRAME_BYTES - 1, 1)
         window = _WINDOW_BYTES
 
 
 def _intact(data: bytes, at: int, stop: int, offset: int, version: int) -> Frame | None:
-    if data[at + 4] not in _TYPES or data.find(b"\0", at + FRAME_BYTES, stop) != -1:
+    if data.find(b"\0", at + FRAME_BYTES, stop) != -1:
         return None
     try:
         return parse_frame(data, at, offset, last=True, version=version)

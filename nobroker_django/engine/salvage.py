@@ -202,7 +202,6 @@ def _keep(rescue: Rescue, files: Files, layout: Layout, mode: int) -> Path:
         if error.errno not in _NO_LINKS:
             raise
         return keep_aside(log, Tail(0, 0, log.size(), 0, 0, None), layout, files, mode)
-    files.sync_directory(layout.directory)
     return path
 
 

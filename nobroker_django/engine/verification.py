@@ -27,7 +27,7 @@ from .inspection import ReadingFiles, live_log, read_words
 from .log import FIRST_OFFSET, Log
 from .old_log import OldLog
 from .projection import Projection, index_path
-from .records import Lease, Record, Snapshot, batch_fields
+from .records import Enqueue, Lease, Record, Snapshot, batch_fields
 from .recovery import Tail
 from .schema import STATES, Stale
 from .unit import Unit
@@ -91,7 +91,7 @@ class _Check:
         self._folded: Frame | None = None  # the last one that was
         self._left = 0  # records that the current write still has to have
         self._last_write = FIRST_OFFSET
-        self._token = ""
+        self._token, self._seq = "", -1
         self._words = read_words(files, layout)
         self._boundaries = {
             offset_of(word) for word in (self._words.end, self._words.last, self._words.synced)
@@ -187,6 +187,8 @@ class _Check:
 
     def _fold(self, unit: Unit, frame: Frame, record: Record) -> None:
         """Replay one record; what does not fit the state that it meets changes nothing, and is a finding."""
+        if isinstance(record, Enqueue) and not self._seq_rises(record, frame.offset):
+            return
         job_id = getattr(record, "id", None)
         row = None if job_id is None else unit.find(job_id)
         before = (None, None) if row is None else (row.state, row.lease_token)
@@ -207,6 +209,19 @@ class _Check:
                     record.id,
                 )
             self._token = max(self._token, record.token)
+
+    def _seq_rises(self, record: Enqueue, offset: int) -> bool:
+        """Whether the job's place in the order is behind that of all jobs before it; if not, the replay ends here."""
+        if isinstance(self._log, OldLog):
+            return True
+        seq = record.seq if record.seq is not None else record.carried
+        seq = self._log.base + offset if seq is None else seq
+        if seq <= self._seq:
+            self._add(Kind.TRANSITION, f"seq {seq} is not above that of the job before it", offset, record.id)
+            self._sound = False
+            return False
+        self._seq = seq
+        return True
 
     def _check_end(self, words: Words, tail: Tail | CorruptLogError) -> None:
         if isinstance(tail, CorruptLogError):

@@ -267,6 +267,21 @@ def test_while_somebody_has_the_queue_open_it_is_refused_and_nothing_changes(wre
         assert raw_state(wreck.directory) == before
 
 
+def test_a_lock_file_that_is_replaced_in_that_moment_locks_nobody_out_and_is_refused(wreck: Wreck):
+    class Replaced(Watched):
+        def before(self, call):
+            if call.kind == "flock":
+                lock = wreck.directory / "default.lock"
+                lock.unlink()
+                lock.touch()
+            return call
+
+    strike(wreck, first(wreck, LEASE))
+    with pytest.raises(StorageError, match="somebody has just replaced the file"):
+        salvage_queue(wreck.directory, "default", files=Replaced())
+    assert (wreck.directory / "default.current").read_text() == "2\n"
+
+
 def test_nobody_can_open_the_queue_in_the_middle_of_it(wreck: Wreck):
     strike(wreck, first(wreck, LEASE))
     refused = []
@@ -369,7 +384,10 @@ def check_all_or_nothing(directory: Path, damaged: bytes, expected: list[dict[st
         assert report.kept_path.read_bytes() == damaged
     else:
         assert salvage_queue(directory, "default") is None, where
-    assert {path.read_bytes() for path in directory.glob("default.damaged-*")} == {damaged}, where
+    kept = [path.read_bytes() for path in directory.glob("default.damaged-*")]
+    assert set(kept) == {damaged}, where
+    if "power cut" not in where:  # whose images know no links
+        assert len(kept) == 1, where
     assert outcome(directory) == expected, where
     with open_queue(directory) as queue:
         queue.compact()

@@ -386,6 +386,16 @@ def test_a_fencing_token_that_does_not_rise_is_found(queue_dir, log):
     assert "not above" in finding.reason
 
 
+@pytest.mark.contract("ORD-01")
+@pytest.mark.parametrize("field", ["seq", "carried"])
+def test_a_job_whose_place_is_taken_is_found_and_ends_the_replay(queue_dir, log, field):
+    taken = [one for one in raw.parse(log.read_bytes()) if "seq" in one.body][-1].body["seq"]
+    append(log, frame(ENQUEUE, job("a", **{field: taken})), frame(ENQUEUE, job("b")))
+    [finding] = verify(queue_dir).findings
+    assert (finding.kind, finding.job_id) == (Kind.TRANSITION, "a")
+    assert f"seq {taken} is not above" in finding.reason
+
+
 def test_more_findings_than_are_kept_are_counted(queue_dir, log, monkeypatch):
     monkeypatch.setattr(findings, "MOST_FINDINGS", 5)
     append(log, *[frame(ACK, token(keep_until=NOW))] * 12)
