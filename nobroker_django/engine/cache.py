@@ -7,13 +7,12 @@ of another log is replaced by a new one, never mended.
 from __future__ import annotations
 
 import logging
-import sqlite3
 
 from .control import Control, Words
 from .files import Files
 from .generations import Layout
 from .log import Log
-from .projection import Projection, index_path, unlink_builds
+from .projection import UNREADABLE, Projection, index_path, unlink_builds
 from .schema import Stale
 
 logger = logging.getLogger("nobroker_django")
@@ -94,7 +93,7 @@ class Cache:
             if projection.build != build:
                 return
             projection.checkpoint(now)
-        except sqlite3.Error:
+        except UNREADABLE:
             return
         finally:
             projection.close()

@@ -32,7 +32,7 @@ from .lockfile import LockFile
 from .log import Log
 from .new_log import NewLog
 from .passage import GROWTH_BYTES, Passage, check_lock_file, promised
-from .projection import Projection
+from .projection import UNREADABLE, Projection
 from .records import Enqueue, Snapshot
 from .schema import Stale
 from .session import Session
@@ -241,11 +241,18 @@ class _Compaction:
             pass
 
 
+def rows_were_wrong(name: str) -> CompactionError:
+    """A compaction met what looked like damage, and the log turned out to be sound."""
+    return CompactionError(
+        f"the projection of {name!r} was wrong and has been made anew; the log is sound and unchanged. Compact again."
+    )
+
+
 def _private(log: Log, shared: Projection | None) -> Projection:
     """A copy of the shared projection, as it is being read, for one's own use; an empty one if it is damaged."""
     try:
         state = Projection.private(log, copy_of=shared)
-    except (Stale, sqlite3.Error):
+    except (Stale, *UNREADABLE):
         state = Projection.private(log)
     state.connection.execute("PRAGMA temp_store = FILE")  # what has to be sorted may be larger than the memory
     return state

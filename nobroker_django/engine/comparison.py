@@ -14,7 +14,7 @@ from .schema import COLUMNS, STATES
 from .transitions import DUE, WAITING
 
 _JOBS = f"SELECT {', '.join(COLUMNS)} FROM jobs ORDER BY seq"
-_FAILURES = "SELECT job, at_offset FROM failures ORDER BY job, at_offset"
+_FAILURES = "SELECT CAST(job AS INTEGER), CAST(at_offset AS INTEGER) FROM failures ORDER BY 1, 2"
 _MARKS = ("applied", "head_offset", "head", "base", "open_seq", "clock", "enqueued_total", "ignored")
 _META = f"SELECT {', '.join((*_MARKS, *STATES, 'promoted'))} FROM meta"
 _SEQ, _ID, _STATE, _AVAILABLE_AT, _WAITS = map(COLUMNS.index, ("seq", "id", "state", "available_at", "waits"))
@@ -46,7 +46,7 @@ def differences(projection: sqlite3.Connection, replayed: sqlite3.Connection) ->
             yield _wrong(None, name, mine[name], theirs[name])
     counted = dict.fromkeys(STATES, 0)
     for state, count in projection.execute("SELECT state, count(*) FROM jobs GROUP BY state"):
-        counted[STATES[state] if 0 <= state < len(STATES) else f"state {state}"] = count
+        counted[_state_name(state)] = count
     for name, count in counted.items():
         if mine.get(name) != count:
             yield Difference(None, f"{name}: it counts {mine.get(name)} jobs, and holds {count}")
@@ -54,7 +54,7 @@ def differences(projection: sqlite3.Connection, replayed: sqlite3.Connection) ->
     yield from _failures(projection, replayed)
 
 
-def _jobs(projection: sqlite3.Connection, replayed: sqlite3.Connection, promoted: float) -> Iterator[Difference]:
+def _jobs(projection: sqlite3.Connection, replayed: sqlite3.Connection, promoted: object) -> Iterator[Difference]:
     mine, theirs = projection.execute(_JOBS), replayed.execute(_JOBS)
     one, other = next(mine, None), next(theirs, None)
     while one is not None or other is not None:
@@ -72,7 +72,7 @@ def _jobs(projection: sqlite3.Connection, replayed: sqlite3.Connection, promoted
             one, other = next(mine, None), next(theirs, None)
 
 
-def _columns(one: tuple[Any, ...], other: tuple[Any, ...], promoted: float) -> Iterator[Difference]:
+def _columns(one: tuple[Any, ...], other: tuple[Any, ...], promoted: object) -> Iterator[Difference]:
     for place, name in enumerate(COLUMNS):
         if one[place] == other[place]:
             continue
@@ -82,10 +82,11 @@ def _columns(one: tuple[Any, ...], other: tuple[Any, ...], promoted: float) -> I
             yield _wrong(other[_ID], name, _state_name(one[place]), _state_name(other[place]))
 
 
-def _is_time_alone(one: tuple[Any, ...], other: tuple[Any, ...], promoted: float) -> bool:
+def _is_time_alone(one: tuple[Any, ...], other: tuple[Any, ...], promoted: object) -> bool:
     """Whether the row is in another state because it was made due in time, or waits again by a clock set back."""
     if (one[_STATE], other[_STATE]) == (DUE, WAITING):
-        return bool(one[_AVAILABLE_AT] <= promoted)
+        moment = one[_AVAILABLE_AT]
+        return isinstance(promoted, float) and isinstance(moment, float) and moment <= promoted
     return (one[_STATE], other[_STATE]) == (WAITING, DUE) and bool(one[_WAITS])
 
 

@@ -118,11 +118,20 @@ class Core:
             raise ReadOnlyError(self.name)
         return self._opened
 
-    def _note_damage(self, error: CorruptLogError) -> None:
-        """Damage was met without the log's lock: let all writers know."""
-        if self._opened is not None:
-            with self._opened.locked() as held:
-                held.mark_damaged(error)
+    def _look_into_damage(self, error: CorruptLogError) -> None:
+        """A row pointed to what is not its record: was it the log, or the row? New rows are made of the log.
+
+        Raises:
+            CorruptLogError: the log is damaged, and all writers know it now.
+        """
+        if self._view is not None:
+            self._view.distrust()
+            return
+        with self._session.locked() as held:
+            if error.path != held.log.name:
+                return
+            held.discard_projection()
+        self._decide(lambda decision: None)
 
     def _look(self, act: Callable[[Asked], T]) -> T:
         """``act`` on the state of this moment, for a verb that changes nothing."""

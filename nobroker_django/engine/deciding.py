@@ -145,6 +145,7 @@ class _Verb(Generic[T]):
         self._last_backlog = 1 << 62
         self._reached = -1
         self._rebuilds = 0
+        self._doubted = False
         self._patience = Deadline(session.lock_timeout)
 
     def attempt(self, held: Held) -> bool:
@@ -165,6 +166,8 @@ class _Verb(Generic[T]):
             held.mark_damaged(error)
             raise error from None
         except CorruptLogError as error:
+            if self._is_the_projection_wrong(held, decision, error):
+                return False
             held.mark_damaged(error)
             raise
         except _Behind:
@@ -189,6 +192,18 @@ class _Verb(Generic[T]):
             self._patience = Deadline(self._session.lock_timeout)
         self._reached, self._last_backlog = max(self._reached, unit.applied), backlog
         return done
+
+    def _is_the_projection_wrong(self, held: Held, decision: Decision | None, error: CorruptLogError) -> bool:
+        """A row points to what is not its record: is the log damaged, or the row wrong?
+
+        The replay for a new projection will tell, once: it reads all of the log.
+        """
+        if self._doubted or error.path != held.log.name or (decision is not None and decision.written):
+            return False
+        self._doubted = True
+        self.outcome.clear()
+        held.discard_projection()
+        return True
 
     def _give_up_projection(self, held: Held, decision: Decision | None, error: Exception) -> bool:
         """The projection failed: damaged, or the disk refuses. What is in the log counts; True if the verb wrote it.

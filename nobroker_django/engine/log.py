@@ -161,6 +161,8 @@ class Log:
     def frame_and_record_at(self, offset: int) -> tuple[Frame, Record]:
         """As ``record_at``, with the frame."""
         try:
+            if offset < FIRST_OFFSET:
+                raise FrameDamage(offset, "no record begins there")
             frame = read_frame(self.files, self.fd, offset, self.version)
             return frame, self.decode(frame)
         except FrameDamage as damage:

@@ -86,6 +86,7 @@ class Looking(Core):
         if limit is not None:
             options.integer("limit", limit, least=0)
         jobs: list[Job] = []
+        doubted = False
         while limit is None or len(jobs) < limit:
             count = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit - len(jobs))
 
@@ -98,14 +99,18 @@ class Looking(Core):
 
             log, page = self._look(act)
             try:
-                jobs.extend(job_of(row, log, failures) for row, failures in page)
+                found = [job_of(row, log, failures) for row, failures in page]
             except CorruptLogError as error:
-                self._note_damage(error)
-                raise
+                if doubted:
+                    raise
+                doubted = True
+                self._look_into_damage(error)
+                continue
             except OSError as error:
                 raise StorageError("read", log.path, error) from error
             finally:
                 log.release()
+            jobs += found
             if len(page) < count:
                 break
             after = page[-1][0].seq

@@ -29,6 +29,10 @@ from .unit import Unit
 _ROOM_BYTES = 128 * 1024
 _TOUCHED_BYTES = 4096
 
+# What reading a damaged file raises: also when SQLite's message quotes what stands in it.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+_META_TYPES: dict[str, type | tuple[type, ...]] = {"head": bytes, "clock": float, "promoted": float}
+
 
 class Projection:
     """One open projection file, for one log. Used by one thread at a time, under the log's lock."""
@@ -95,7 +99,7 @@ class Projection:
         _check_room(files, layout)
         try:
             projection = cls(_connect(str(path), create=False), path, build, log)
-        except sqlite3.Error as error:  # also "busy": under the log's lock nobody can rightly be in the way
+        except UNREADABLE as error:  # also "busy": under the log's lock nobody can rightly be in the way
             raise Stale(str(error)) from None
         projection.identity = identity
         try:
@@ -128,7 +132,7 @@ class Projection:
             connection = sqlite3.connect(
                 f"{path.as_uri()}?{mode}", timeout=5, isolation_level=None, check_same_thread=False, uri=True
             )
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise Stale(str(error)) from None
         projection = cls(connection, path, build, log)
         try:
@@ -168,11 +172,13 @@ class Projection:
         """Whether this file describes the log, up to a record that is really there."""
         try:
             rows = self.connection.execute(SELECT_META).fetchall()
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE as error:
             raise Stale(str(error)) from None
         if len(rows) != 1 or rows[0][0] != FORMAT:
             raise Stale("another format")
         meta = dict(zip(META, rows[0][1:], strict=True))
+        if not all(isinstance(value, _META_TYPES.get(name, int)) for name, value in meta.items()):
+            raise Stale("garbled")
         if meta["generation"] != self.log.generation or meta["log_id"] != _signed(self.log.log_id):
             raise Stale("another log")
         if meta["head"] and self.log.peek(meta["head_offset"], FRAME_BYTES) != meta["head"]:
@@ -206,7 +212,7 @@ class Projection:
             finally:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise Stale(str(error)) from None
 
     @contextmanager
@@ -229,7 +235,7 @@ class Projection:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if _is_lack_of_room(error):
                 raise
             raise Stale(str(error)) from None
@@ -287,6 +293,6 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _is_lack_of_room(error: sqlite3.DatabaseError) -> bool:
+def _is_lack_of_room(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)

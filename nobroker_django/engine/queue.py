@@ -13,7 +13,7 @@ from types import TracebackType
 
 from . import options
 from .adding import Adding
-from .compaction import CompactionResult, compact
+from .compaction import CompactionResult, compact, rows_were_wrong
 from .deciding import Decision
 from .durability import Promise
 from .errors import CorruptLogError, InvalidOptionError, JobNotFoundError, NobrokerError, NotLeasedError
@@ -152,8 +152,8 @@ class Queue(Adding, Leasing, Looking):
         try:
             return compact(self._session)
         except CorruptLogError as error:
-            self._note_damage(error)
-            raise
+            self._look_into_damage(error)
+            raise rows_were_wrong(self.name) from error
 
 
 def _ids(option: str, given: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from .clock import Clock, sleep
 from .control import MISSING, Control, Words
-from .errors import PointerError, QueueClosedError, StorageError
+from .errors import CorruptLogError, PointerError, QueueClosedError, StorageError
 from .files import Files
 from .framing import FrameDamage
 from .generations import Layout, list_generations, parse_pointer
@@ -61,6 +61,7 @@ class ReadView:
         self._closed = False
         self._log: Log | None = None
         self._private: Projection | None = None
+        self._distrusted = 0  # the build of a shared projection that was found to be wrong
         fork_guard.add(self)
         try:
             self.look(lambda look: None)
@@ -83,12 +84,26 @@ class ReadView:
                 try:
                     with self._looking() as look:
                         return act(look)
-                except (_Moved, Stale):
+                except (_Moved, Stale) as reason:
                     self._drop()
+                    if isinstance(reason, Stale):
+                        self._distrusted = self._words().build
                     sleep(_PAUSE_SECONDS)
+                except CorruptLogError:
+                    if not self.distrust():
+                        raise
                 except OSError as error:
                     raise StorageError("read the files of", self.layout.directory, error) from error
             raise StorageError("read the projection in", self.layout.run, "it was replaced again and again")
+
+    def distrust(self) -> bool:
+        """Make no use of the shared projection as it is now: a row may be wrong. Whether that is new."""
+        build = self._words().build
+        new = build not in (0, self._distrusted)
+        self._distrusted = build
+        if new:
+            self._drop()
+        return new
 
     def close(self) -> None:
         """Close what is open; the object cannot be used afterwards."""
@@ -130,7 +145,7 @@ class ReadView:
         end = log.tail().good if isinstance(log, OldLog) else readable_end(log, words)
         shared: Projection | None = None
         try:
-            if words.belong_to(log.log_id, log.generation) and words.build:
+            if words.belong_to(log.log_id, log.generation) and words.build not in (0, self._distrusted):
                 try:
                     shared = Projection.read(self._files, self.layout, log, words.build)
                 except Stale:

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from .compaction import CompactionResult, compact
+from .compaction import CompactionResult, compact, rows_were_wrong
 from .control import offset_of
 from .errors import (
     CompactionRunningError,
@@ -123,8 +123,8 @@ def compact_if_it_pays(
     except CompactionRunningError:
         return None
     except CorruptLogError as error:
-        queue._note_damage(error)
-        raise
+        queue._look_into_damage(error)
+        raise rows_were_wrong(queue.name) from error
 
 
 class Upkeep:

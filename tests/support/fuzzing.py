@@ -31,7 +31,7 @@ from nobroker_django.engine.inspection import check_end, open_view
 from nobroker_django.engine.salvage import assess_salvage, salvage_queue
 from nobroker_django.engine.verification import verify_queue
 
-from .mutations import spoil_log, spoil_pointer, spoil_words
+from .mutations import spoil_index, spoil_log, spoil_pointer, spoil_words
 from .scripts import clock
 
 EXTRA_BYTES = 192 * 1024 * 1024  # more than the interpreter and the modules take: several of the longest records
@@ -57,10 +57,7 @@ def spoil(sound: Path, directory: Path, rng: random.Random) -> None:
         shutil.rmtree(directory / "default.run", ignore_errors=True)
     elif rng.random() < 0.2:
         for index in (directory / "default.run").glob("*.index"):
-            data = bytearray(index.read_bytes())
-            at = rng.randrange(len(data))
-            data[at : at + 200] = rng.randbytes(min(200, len(data) - at))
-            index.write_bytes(data)
+            index.write_bytes(spoil_index(index.read_bytes(), rng))
 
 
 def look(directory: Path) -> list[Callable[[], Any]]:

@@ -210,6 +210,17 @@ def spoil_words(data: bytes, rng: random.Random) -> bytes:
     return bytes(spoilt)
 
 
+def spoil_index(data: bytes, rng: random.Random) -> bytes:
+    """The bytes of a projection, spoilt: mostly of its first pages, which say what is where."""
+    spoilt = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        count = rng.choice((1, 1, 4, 30, 200))
+        at = min(rng.randrange(rng.choice((len(spoilt), 3 * 4096))), len(spoilt) - count)
+        flipped = bytes([spoilt[at] ^ 1 << rng.randrange(8)]) + spoilt[at + 1 : at + count]
+        spoilt[at : at + count] = rng.choice((rng.randbytes(count), bytes(count), flipped))
+    return bytes(spoilt)
+
+
 def spoil_pointer(rng: random.Random) -> bytes:
     """Something else than the number of a log."""
     return rng.choice(
