@@ -2,6 +2,7 @@
 
 import pytest
 
+from nobroker_django.engine import lenient, records
 from nobroker_django.engine.lenient import Losses
 from nobroker_django.engine.records import (
     NULL,
@@ -38,9 +39,14 @@ LATE_DEATH = Dead(id="a", at=52.0, token="t2", attempts=4)
 EVERYTHING = [LEASE, ACK, DEATH, EXTEND, STARTED, RELEASE, NACK, RECLAIM, REQUEUE, Note(id="a", at=1.0)]
 
 
-def replay(*records):
+def test_every_record_type_has_its_rule():
+    """An OPEN tells of the log, a SNAPSHOT of the state before it: neither presupposes anything of a job."""
+    assert {*lenient._TABLE, records.Open, records.Snapshot} == set(records._BUILT.values())
+
+
+def replay(*made):
     state, losses = Memory(), Losses()
-    for number, record in enumerate(records):
+    for number, record in enumerate(made):
         losses.apply(state, record, 100 * (number + 1))
     return state, losses
 
