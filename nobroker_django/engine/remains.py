@@ -143,7 +143,7 @@ class Remains(Log):
             record = self._record(item) if isinstance(item, Frame) else None
             if not isinstance(item, Frame) or record is None:
                 start, stop, reason = _bad(item)
-                if believed and (write if left > 0 else start) >= certified:
+                if believed and start >= certified:
                     break  # a torn tail, like any other
                 found.damage.append(Damage(start, stop, reason, self._names(start, stop)))
                 left = 0
@@ -152,8 +152,6 @@ class Remains(Log):
             if begins is not None:
                 write, left = item.offset, begins[0]
                 before = found.end, found.records, found.jobs
-                if not believed:
-                    certified = max(certified, item.offset - begins[1])
             left -= 1
             found.end, found.records = item.end, found.records + 1
             found.jobs += isinstance(record, Enqueue)

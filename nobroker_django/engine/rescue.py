@@ -114,7 +114,7 @@ class Rescue:
             self._finish_copies(unit)
         survey, losses = log.survey, log.losses
         report.damage, report.records = survey.damage, survey.records
-        report.torn_bytes = survey.size - max(survey.end, survey.damage[-1].stop if survey.damage else 0)
+        report.torn_bytes = max(0, survey.size - max([survey.end, *(one.stop for one in survey.damage)]))
         report.lost, report.changed = list(losses.lost.values()), losses.changed
         report.undecided = sum(1 for _ in self._undecided())
         with self._state.reading() as unit:

@@ -167,6 +167,9 @@ def _make_live(rescue: Rescue, files: Files, layout: Layout, mode: int) -> None:
     generation = max([*strays, *list_generations(files, layout)]) + 1
     if generation > MAX_GENERATION:
         raise StorageError("salvage", log.path, f"generation {generation} is beyond the largest number")
+    if files.path_identity(layout.pointer) is None:
+        # Version 1 takes "no pointer" for generation 0; with a second log there, nobody else would.
+        write_pointer(files, layout, log.generation, mode)
     report.kept_path = _keep(rescue, files, layout, mode)
     report.report_path = layout.directory / f"{layout.name}.salvage-{generation}.jsonl"
     report.new_generation = generation
@@ -179,8 +182,6 @@ def _make_live(rescue: Rescue, files: Files, layout: Layout, mode: int) -> None:
         new.finish()
         new.take_name()
         files.sync_directory(layout.directory)
-        if files.path_identity(layout.pointer) is None:
-            write_pointer(files, layout, log.generation, mode)  # version 1 took "no pointer" for generation 0
         write_pointer(files, layout, generation, mode)
     except BaseException:
         new.remove_unless_live()

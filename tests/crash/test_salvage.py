@@ -1,6 +1,7 @@
 """Salvaging a damaged log: whatever is intact is kept, nothing is made up, and a crash at any step changes nothing."""
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
@@ -143,6 +144,40 @@ def test_a_log_that_was_cut_is_salvaged_up_to_there(wreck: Wreck):
         assert {job.id for job in queue.list_jobs()} == set(wreck.jobs)
 
 
+def test_of_an_acknowledged_write_that_is_cut_what_is_there_is_kept(fast_path: Path):
+    with open_queue(fast_path / "sound") as queue:
+        queue.enqueue_many([{"k": number} for number in range(6)], job_ids=[f"job-{number}" for number in range(6)])
+    wreck = Wreck.of(fast_path / "sound", fast_path / "wreck")
+    with wreck.log.open("r+b") as file:
+        file.truncate([one for one in wreck.frames if one.type == ENQUEUE][4].start + 5)
+    report = salvage(wreck.directory)
+    assert (report.torn_bytes, report.jobs["ready"]) == (0, 4)
+
+
+def test_of_copies_that_are_cut_what_is_there_is_kept_also_without_words(fast_path: Path):
+    """All of them were durable before the pointer named their log."""
+    with open_queue(fast_path / "sound") as queue:
+        queue.enqueue_many([{"k": number} for number in range(6)])
+        queue.compact()
+    wreck = Wreck.of(fast_path / "sound", fast_path / "wreck")
+    third = [number for number, one in enumerate(wreck.frames) if "seq" in one.body][3]
+    with wreck.log.open("r+b") as file:
+        file.truncate(wreck.frames[third].start)
+    (wreck.directory / "default.lock").unlink()
+    report = salvage(wreck.directory)
+    assert report.jobs["ready"] == 3
+    assert "of 6 copied records 3 are there" in report.damage[-1].reason
+
+
+def test_tokens_and_order_rise_although_nobody_knows_any_more_where_they_were(wreck: Wreck):
+    """The first record, which says so, is among the damage, again and again."""
+    for turn in range(3):
+        again = Wreck.of(wreck.directory, wreck.directory.with_name(f"turn {turn}"))
+        strike(again, 0)
+        check_salvaged(again, salvage(again.directory))
+        wreck = again
+
+
 def test_a_torn_tail_behind_the_damage_is_left_out_as_ever(wreck: Wreck):
     from tests.contract.helpers import frame
 
@@ -187,8 +222,6 @@ def test_a_copied_job_whose_end_is_gone_is_not_revived(fast_path: Path):
 
 
 def test_jobs_that_the_damage_may_concern_are_counted_and_named_in_the_report(wreck: Wreck):
-    import json
-
     number = first(wreck, LEASE)
     strike(wreck, number)
     report = salvage(wreck.directory)
@@ -219,6 +252,7 @@ def test_version_1_is_salvaged_and_converted_at_once(fast_path: Path):
     data = bytearray(log.read_bytes())
     bounds = version1.boundaries(bytes(data))
     data[bounds[10] + 20] ^= 1  # the ENQUEUE of job 10
+    data[bounds[1] + 20] ^= 1  # that of job 1, which is finished
     data[bounds[20] + 12] ^= 1  # the LEASE of job 0
     log.write_bytes(data)
     with pytest.raises(CorruptLogError):
@@ -227,14 +261,43 @@ def test_version_1_is_salvaged_and_converted_at_once(fast_path: Path):
     assert log.read_bytes() == data
     assert report.kept_path is not None
     assert report.kept_path.read_bytes() == data
-    assert [one.job_id for one in report.lost] == []
+    assert [(one.job_id, one.kind) for one in report.lost] == [("job-1", "ACK")]
     with open_queue(directory) as queue:
         jobs = {job.id: job for job in queue.list_jobs()}
-        assert set(jobs) == {f"job-{number}" for number in range(20)} - {"job-10"}
-        assert {job_id for job_id, job in jobs.items() if job.state.value == "done"} == {f"job-{n}" for n in range(5)}
+        assert set(jobs) == {f"job-{number}" for number in range(20)} - {"job-1", "job-10"}
+        done = {job_id for job_id, job in jobs.items() if job.state.value == "done"}
+        assert done == {"job-0", "job-2", "job-3", "job-4"}
         assert (jobs["job-5"].attempts, jobs["job-5"].last_error) == (1, "went wrong")
         assert queue.path.name == "default.000001.log"
+        queue.compact()
+        assert not queue.enqueue({"n": 0}, job_id="job-0").created  # version 1 knew finished jobs for ever
     assert verify_queue(directory, "default").whole
+
+
+@pytest.mark.contract("LOG-03")
+def test_version_1_killed_at_every_call(fast_path: Path):
+    pytest.importorskip("nobroker")
+    from tests.support import version1
+
+    damaged, directory = fast_path / "old", fast_path / "victim"
+    with version1.opened(damaged, clock) as old:
+        for number in range(4):
+            old.enqueue({"n": number}, job_id=f"job-{number}")
+    log = damaged / "default.000000.log"
+    data = bytearray(log.read_bytes())
+    data[version1.boundaries(bytes(data))[1] + 20] ^= 1
+    log.write_bytes(data)
+    for at in range(1000):
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(damaged, directory)
+        code = killed(directory, Dying(at, kinds=ALL - READING))
+        salvage_queue(directory, "default", clock=clock)
+        assert (directory / log.name).read_bytes() == data
+        assert [job["id"] for job in outcome(directory)] == ["job-0", "job-2", "job-3"], at
+        assert verify_queue(directory, "default").whole
+        if code == 0:
+            break
+    assert at > 20
 
 
 def test_order_and_counts_go_on_where_they_were(wreck: Wreck):
@@ -366,6 +429,17 @@ def raw_state(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file() and path.suffix != ".lock"}
 
 
+def killed(directory: Path, files: Dying) -> int:
+    """Salvage in a process that ends before a certain call; 0: it had come to its end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            salvage_queue(directory, "default", clock=clock, files=files)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def outcome(directory: Path) -> list[dict[str, object]]:
     with open_queue(directory) as queue:
         return [job.to_dict() for job in queue.list_jobs()]
@@ -388,6 +462,10 @@ def check_all_or_nothing(directory: Path, damaged: bytes, expected: list[dict[st
     assert set(kept) == {damaged}, where
     if "power cut" not in where:  # whose images know no links
         assert len(kept) == 1, where
+    [report] = directory.glob("default.salvage-*.jsonl")
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [lines[0][name] for name in ("kind", "generation", "new_generation")] == ["salvage", 2, 3], where
+    assert sum(line["kind"] == "undecided" for line in lines) == lines[0]["undecided"], where
     assert outcome(directory) == expected, where
     with open_queue(directory) as queue:
         queue.compact()
@@ -429,13 +507,7 @@ def test_killed_at_every_call(struck, fast_path: Path, half: bool):
     for at in range(1000):
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(damaged, directory)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                salvage_queue(directory, "default", clock=clock, files=Dying(at, half=half, kinds=ALL - READING))
-            finally:
-                os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = killed(directory, Dying(at, half=half, kinds=ALL - READING))
         seen.append(check_all_or_nothing(directory, data, expected, f"killed at call {at}"))
         if code == 0:
             break
