@@ -137,13 +137,17 @@ class Adding(Core):
         )  # fmt: skip
         base, starts = self._append_bodies(list(map(template.body, ids, payloads)), ids)
         example = _new_job(first, base)
+        rank, limit, due, lease = (
+            example.priority,
+            example.max_attempts,
+            example.available_at,
+            first.visibility_timeout,
+        )
+        ready = JobState.READY
         return [
-            Job(
-                job_id, value, example.priority, JobState.READY, 0, example.max_attempts, example.available_at, now,
-                seq=base + at, visibility_timeout=example.visibility_timeout,
-            )
+            Job(job_id, value, rank, ready, 0, limit, due, now, seq=base + at, visibility_timeout=lease)
             for job_id, value, at in zip(ids, decode_payloads(payloads), starts, strict=True)
-        ]  # fmt: skip
+        ]
 
     def _record(
         self,

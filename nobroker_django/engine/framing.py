@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -80,18 +80,27 @@ def encode_frame(kind: int, body: bytes) -> bytes:
     return _FRAME.pack(length, kind, zlib.crc32(body, zlib.crc32(_SUMMED.pack(length, kind)))) + body
 
 
-class _Sums(dict[tuple[int, int], int]):
-    """The checksum of a frame's length and type, which the one of its body goes on from."""
+class _Sums(dict[int, int]):
+    """For frames of one type: the checksum of length and type, which the one of the body goes on from, by length."""
 
-    def __missing__(self, head: tuple[int, int]) -> int:
-        begun = self[head] = zlib.crc32(_SUMMED.pack(*head))
+    def __init__(self, kind: int) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def __missing__(self, length: int) -> int:
+        begun = self[length] = zlib.crc32(_SUMMED.pack(length, self._kind))
         return begun
 
 
 def encode_frames(kinds: Sequence[int], bodies: Sequence[bytes]) -> tuple[bytes, list[int]]:
     """A frame around each body, one behind the other, and where each begins; quicker than one by one."""
     lengths = list(map(len, bodies))
-    sums = map(zlib.crc32, bodies, map(_Sums().__getitem__, zip(lengths, kinds, strict=True)))
+    begun = {kind: _Sums(kind) for kind in set(kinds)}
+    if len(begun) == 1:
+        heads: Iterable[int] = map(begun[kinds[0]].__getitem__, lengths)
+    else:
+        heads = [begun[kind][length] for kind, length in zip(kinds, lengths, strict=True)]
+    sums = map(zlib.crc32, bodies, heads)
     parts: list[bytes] = [b""] * (2 * len(bodies))
     parts[0::2] = map(_FRAME.pack, lengths, kinds, sums)
     parts[1::2] = bodies

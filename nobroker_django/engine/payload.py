@@ -157,7 +157,10 @@ def _is_exact(values: list[Any], *, integers: bool = False) -> bool:
         if kinds <= _SCALARS:
             return True
         depth += 1
-        dicts = [item for item in level if type(item) is dict] if dict in kinds else []
+        if dict in kinds:
+            dicts = level if len(kinds) == 1 else [item for item in level if type(item) is dict]
+        else:
+            dicts = []
         others = [item for item in level if type(item) in _LISTS] if kinds & _LISTS else []
         if not set(map(type, chain.from_iterable(dicts))) <= _KEYS:
             return False
