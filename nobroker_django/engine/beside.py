@@ -7,6 +7,8 @@ never waited for in here.)
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +16,8 @@ from typing import TypeVar
 
 from .errors import CompactionError
 from .locks import fork_guard, leaked
+
+logger = logging.getLogger("nobroker_django")
 
 T = TypeVar("T")
 
@@ -51,9 +55,12 @@ class Beside:
             self._inherited.append(in_child)
 
     def end(self) -> None:
-        """Close what is open."""
+        """Close what is open. Never raises for what the system refuses: what matters was done before."""
         with self._still:
-            self._open.close()
+            try:
+                self._open.close()
+            except (OSError, sqlite3.Error) as error:
+                logger.warning("closing the files of a compaction: %s", error)
 
     def before_fork(self) -> None:
         """Wait for the end of a piece."""

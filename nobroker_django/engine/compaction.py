@@ -39,6 +39,7 @@ from .session import Session
 
 logger = logging.getLogger("nobroker_django")
 _PIECE_SECONDS = 0.05
+_EITHER = "Either log is complete, and the pointer says which one is live; the queue is whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,7 @@ class _Compaction:
             flipping = self._passage is not None and self._passage.flipping
             raise CompactionError(
                 f"could not make the next generation of {self._layout.name!r} live: {error}. "
-                f"{'Either log is complete, the pointer says which one is live,' if flipping else 'It is unchanged'} "
-                "and usable. Free some disk space and try again."
+                f"{_EITHER if flipping else 'The queue is unchanged'} and usable. Free some disk space and try again."
             ) from error
         finally:
             self._beside.end()
