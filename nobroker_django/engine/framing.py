@@ -1,10 +1,10 @@
 """Bytes and frames: the file header, the record frame, and reading frames in order.
 
-A log file is a 16-byte header and frames, nothing else:
+A log file is a 16-byte header and frames, and zeros behind the last one where somebody has it open (see ``log``):
 
 * header ``<8s H I H>``: magic ``NOBROKER``, format version, generation, 0;
 * frame ``<I B I>`` + body: length of the body, record type, CRC-32 (zlib) of length, type and body; the body is one
-  JSON object. All numbers little-endian. A frame ends with ``}``: zeros behind the last one are room for others.
+  JSON object, so a frame ends with ``}``. All numbers little-endian.
 
 The checksum covers the length too: a flipped bit anywhere in a frame is noticed. In version 1 it covered type and body
 alone; such frames are only ever read.
