@@ -462,8 +462,8 @@ def check_all_or_nothing(directory: Path, damaged: bytes, expected: list[dict[st
     assert set(kept) == {damaged}, where
     if "power cut" not in where:  # whose images know no links
         assert len(kept) == 1, where
-    [report] = directory.glob("default.salvage-*.jsonl")
-    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    [written] = directory.glob("default.salvage-*.jsonl")
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
     assert [lines[0][name] for name in ("kind", "generation", "new_generation")] == ["salvage", 2, 3], where
     assert sum(line["kind"] == "undecided" for line in lines) == lines[0]["undecided"], where
     assert outcome(directory) == expected, where
