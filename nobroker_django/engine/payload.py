@@ -33,6 +33,7 @@ _SCALARS = frozenset((str, bool, type(None), int, float))
 _LISTS = frozenset((list, tuple))
 _ALLOWED = _SCALARS | _LISTS | {dict}
 _KEYS = {str}
+_DICT = {dict}
 
 _NOT_ENCODED = (UnicodeEncodeError, msgspec.EncodeError, ValueError, RecursionError, MemoryError)
 
@@ -105,6 +106,14 @@ def decode_payload(data: bytes | msgspec.Raw) -> Any:
 def decode_payloads(lines: list[bytes]) -> list[Any]:
     """The values of many that ``encode_payloads`` made."""
     return _decoder.decode_lines(b"\n".join(lines))
+
+
+def flat_copies(values: list[Any]) -> list[Any] | None:
+    """A copy of each value, if all are dictionaries of plain scalars: those come back from JSON as they are."""
+    if set(map(type, values)) != _DICT:
+        return None
+    copies = list(map(dict.copy, values))
+    return copies if set(map(type, chain.from_iterable(map(dict.values, copies)))) <= _SCALARS else None
 
 
 class _Named(msgspec.Struct):

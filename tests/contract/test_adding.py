@@ -308,6 +308,17 @@ def test_ten_processes_with_the_same_ids_at_once_make_each_job_once(open_queue, 
 # --- ENQ-05: every byte offset is tried in tests/crash
 
 
+@pytest.mark.contract("ENQ-02")
+@pytest.mark.parametrize("values", [[{"k": 1}, {"k": -0.0, "l": None}], [{"k": [1]}, {"k": (1,)}], ["a", {"k": 1}]])
+def test_payloads_of_enqueue_many_come_back_as_stored_and_are_nobody_elses(queue, values):
+    jobs = queue.enqueue_many(values)
+    stored = [repr(queue.get(job.id).payload) for job in jobs]
+    for value in values:
+        if isinstance(value, dict):
+            value["later"] = True
+    assert [repr(job.payload) for job in jobs] == stored
+
+
 @pytest.mark.contract("ENQ-05")
 def test_enqueue_many_is_one_write_and_one_batch(open_queue, queue_dir):
     files = RecordingFiles()
