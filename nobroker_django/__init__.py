@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from .engine.recovery import RecoveryReport
     from .engine.thresholds import CompactionPolicy
     from .engine.worker import Worker, WorkerStats
+    from .limits import SoftTimeLimitExceeded
     from .results import JobResult
 
 _HOME = {
     "task": "decorators",
     "AsyncQueue": "engine.aio",
     "JobResult": "results",
+    "SoftTimeLimitExceeded": "limits",
     "BackoffPolicy": "engine.backoff",
     "CompactionPolicy": "engine.thresholds",
     "CompactionResult": "engine.compaction",
@@ -98,6 +100,7 @@ __all__ = [
     "ReadOnlyError",
     "RecoveryReport",
     "SerializationError",
+    "SoftTimeLimitExceeded",
     "StorageError",
     "TaskArgumentError",
     "Worker",

@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from . import conf, mounts
 from .engine.backoff import BackoffPolicy
+from .limits import limits_of
 
 if TYPE_CHECKING:
     from .decorators import Task
@@ -307,3 +308,12 @@ def _task(task: Task[Any, Any], settings: conf.Settings) -> Iterator[CheckMessag
             id="nobroker.E005",
         )
     yield from _lease_and_backoff(f"task {task.name}", options.visibility_timeout, task.backoff)
+    queue = settings.queues.get(options.queue_name, conf.QueueSettings())
+    soft, hard = (task.limits.soft or queue.soft_time_limit), (task.limits.hard or queue.time_limit)
+    if soft is not None and limits_of(task, queue).soft is None:
+        yield checks.Warning(
+            f"task {task.name}: its soft time limit ({soft:g} s) is not below its time limit ({hard:g} s), one of "
+            f"which is that of the queue {options.queue_name!r}: there is no soft limit.",
+            hint="Give the task both, soft_time_limit below time_limit.",
+            id="nobroker.W008",
+        )

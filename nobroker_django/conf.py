@@ -47,6 +47,8 @@ class QueueSettings:
     fsync: bool = True
     file_mode: int = 0o600
     dir_mode: int = 0o700
+    soft_time_limit: float | None = None
+    time_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ def parse_settings(value: object, *, debug: bool, base_dir: object = None) -> Se
     given = _mapping(value, "NOBROKER")
     _refuse_unknown(given, (*_QUEUE_KEYS, *_GLOBAL_KEYS, "DIR", "QUEUES"), "NOBROKER")
     shared = _queue_values(given, "NOBROKER", {})
+    _refuse_contradiction(shared, "NOBROKER")
     options: dict[str, Any] = {
         name: check(given[key], f"NOBROKER[{key!r}]") for key, (name, check) in _GLOBAL_KEYS.items() if key in given
     }
@@ -135,8 +138,19 @@ def _queues(value: object, shared: dict[str, Any]) -> Mapping[str, QueueSettings
             raise ImproperlyConfigured(f"{where} and {other!r} differ only by case. Rename one of them.")
         options = _mapping(overrides, where)
         _refuse_unknown(options, _QUEUE_KEYS, where)
-        queues[alias] = QueueSettings(**{**shared, **_queue_values(options, where, shared)})
+        values = {**shared, **_queue_values(options, where, shared)}
+        _refuse_contradiction(values, where)
+        queues[alias] = QueueSettings(**values)
     return MappingProxyType(queues)
+
+
+def _refuse_contradiction(values: Mapping[str, Any], where: str) -> None:
+    soft, hard = values.get("soft_time_limit"), values.get("time_limit")
+    if soft is not None and hard is not None and soft >= hard:
+        raise ImproperlyConfigured(
+            f"{where}: SOFT_TIME_LIMIT ({soft:g} s) must be below TIME_LIMIT ({hard:g} s): the time between them is "
+            "what a task has to clean up."
+        )
 
 
 def _queue_values(given: Mapping[str, Any], where: str, shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,6 +230,10 @@ def _seconds(*, zero: bool = True) -> _Check:
     return lambda value, where: _checked(lambda: checks.seconds(where, value, zero=zero))
 
 
+def _limit(value: object, where: str) -> float | None:
+    return None if value is None else _checked(lambda: checks.seconds(where, value, zero=False))
+
+
 def _lease_length() -> _Check:
     return lambda value, where: _checked(lambda: checks.lease_length(where, value))
 
@@ -270,6 +288,8 @@ _QUEUE_KEYS: dict[str, tuple[str, _Check]] = {
     "BACKOFF": ("backoff", _mapping),
     "RETENTION": ("retention", _seconds()),
     "COMPACT": ("compact", _mapping),
+    "SOFT_TIME_LIMIT": ("soft_time_limit", _limit),
+    "TIME_LIMIT": ("time_limit", _limit),
     "FSYNC": ("fsync", _boolean),
     "FILE_MODE": ("file_mode", _mode(0o777, "0o660")),
     "DIR_MODE": ("dir_mode", _mode(0o2777, "0o2770")),

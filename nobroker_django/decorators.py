@@ -20,6 +20,7 @@ from . import conf, registry
 from .engine.backoff import BackoffPolicy
 from .engine.errors import InvalidOptionError
 from .enqueueing import enqueue_all, enqueue_one
+from .limits import Limits, chosen_limits
 from .options import CallOptions, backoff_policy
 from .results import JobResult, load_result
 
@@ -47,6 +48,7 @@ class Task(Generic[P, R]):
         aliases: tuple[str, ...],
         options: CallOptions,
         backoff: BackoffPolicy | None,
+        limits: Limits,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -54,6 +56,7 @@ class Task(Generic[P, R]):
         self.aliases = aliases
         self.options = options
         self.backoff = backoff
+        self.limits = limits
         self.signature = inspect.signature(function)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -181,6 +184,8 @@ def task(
     max_attempts: int | None = ...,
     backoff: BackoffPolicy | Mapping[str, float] | None = ...,
     visibility_timeout: float | None = ...,
+    soft_time_limit: float | timedelta | None = ...,
+    time_limit: float | timedelta | None = ...,
     name: str | None = ...,
     aliases: Iterable[str] = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
@@ -195,6 +200,8 @@ def task(
     max_attempts: int | None = None,
     backoff: BackoffPolicy | Mapping[str, float] | None = None,
     visibility_timeout: float | None = None,
+    soft_time_limit: float | timedelta | None = None,
+    time_limit: float | timedelta | None = None,
     name: str | None = None,
     aliases: Iterable[str] = (),
 ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
@@ -207,6 +214,9 @@ def task(
         max_attempts: deliveries before a job becomes a dead letter; None takes the queue's.
         backoff: pauses between the attempts, a ``BackoffPolicy`` or some of ``base, factor, max_delay, jitter``.
         visibility_timeout: seconds of a lease; None takes the queue's.
+        soft_time_limit: seconds or ``timedelta`` after which ``SoftTimeLimitExceeded`` is raised in the running
+            task; None takes the queue's.
+        time_limit: seconds or ``timedelta`` after which its process is ended; None takes the queue's.
         name: what the log calls the task; module path and qualified name if left out.
         aliases: former names, under which waiting jobs still find the task.
 
@@ -221,10 +231,18 @@ def task(
         visibility_timeout=visibility_timeout,
     )
     policy = backoff_policy(backoff)
+    limits = chosen_limits(soft_time_limit, time_limit)
     other_names = _names(aliases)
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
-        made = Task(function, name=_name(function, name), aliases=other_names, options=options, backoff=policy)
+        made = Task(
+            function,
+            name=_name(function, name),
+            aliases=other_names,
+            options=options,
+            backoff=policy,
+            limits=limits,
+        )
         registry.register(made)
         return made
 

@@ -18,6 +18,8 @@ def bare(order_id: int, *, notify: bool = True) -> str:
     max_attempts=3,
     backoff=BackoffPolicy(base=2.0),
     visibility_timeout=60,
+    soft_time_limit=timedelta(minutes=5),
+    time_limit=400.0,
     name="send",
     aliases=["old.send"],
 )

@@ -33,5 +33,8 @@ async def caller() -> None:
     number: int = bare.enqueue(1).return_value  # type: ignore[assignment]
     send.enqueue(b"bytes")  # type: ignore[arg-type]
     task(priority="high")  # type: ignore[call-overload]
+    task(time_limit="5m")  # type: ignore[call-overload]
+    task(soft_time_limit=[5])  # type: ignore[call-overload]
+    bare.using(time_limit=5)  # type: ignore[call-arg]
     task(queue="emails")  # type: ignore[call-overload]
     del number

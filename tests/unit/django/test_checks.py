@@ -279,6 +279,24 @@ def test_times_of_a_task_are_looked_at():
         unregister(made)
 
 
+@pytest.mark.parametrize(
+    ("of_the_queue", "of_the_task", "ids"),
+    [
+        ({"TIME_LIMIT": 30}, {"soft_time_limit": 30}, ["W008"]),
+        ({"SOFT_TIME_LIMIT": 30, "TIME_LIMIT": 40}, {"time_limit": 20}, ["W008"]),
+        ({"SOFT_TIME_LIMIT": 30, "TIME_LIMIT": 40}, {"soft_time_limit": 35}, []),
+        ({}, {"soft_time_limit": 35}, []),
+    ],
+)
+def test_limits_of_a_task_that_contradict_those_of_its_queue(change, of_the_queue, of_the_task, ids):
+    change(QUEUES={"default": of_the_queue})
+    made = task(name="limited", **of_the_task)(lambda: None)
+    try:
+        assert found() == ids
+    finally:
+        unregister(made)
+
+
 def test_a_module_of_tasks_that_cannot_be_imported(change):
     change(IMPORTS=["no.such.module"])
     assert found() == ["W007"]

@@ -39,6 +39,29 @@ def test_a_backoff_that_names_some_values_takes_the_rest_from_the_level_above():
     assert settings.queues["b"].backoff == BackoffPolicy(base=7, jitter=0)
 
 
+def test_time_limits_are_none_unless_given_and_a_queue_may_lift_them():
+    assert (parse().queues["default"].soft_time_limit, parse().queues["default"].time_limit) == (None, None)
+    settings = parse(SOFT_TIME_LIMIT=20, TIME_LIMIT=30, QUEUES={"a": {}, "b": {"TIME_LIMIT": None}})
+    assert [(queue.soft_time_limit, queue.time_limit) for queue in settings.queues.values()] == [
+        (20.0, 30.0),
+        (20.0, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"SOFT_TIME_LIMIT": 30, "TIME_LIMIT": 30},
+        {"SOFT_TIME_LIMIT": 31, "QUEUES": {"a": {"TIME_LIMIT": 30}}},
+        {"TIME_LIMIT": 10, "QUEUES": {"a": {"SOFT_TIME_LIMIT": 30}}},
+        {"SOFT_TIME_LIMIT": 31, "TIME_LIMIT": 30, "QUEUES": {"a": {"TIME_LIMIT": None}}},
+    ],
+)
+def test_a_soft_limit_that_is_not_below_the_hard_one_is_refused_naming_both(keys):
+    with pytest.raises(ImproperlyConfigured, match=r"SOFT_TIME_LIMIT \(3. s\) must be below TIME_LIMIT \(.0 s\)"):
+        parse(**keys)
+
+
 def test_an_unknown_key_is_refused_with_the_nearest_known_ones():
     with pytest.raises(ImproperlyConfigured, match=r"NOBROKER has no key 'VISIBILTY_TIMEOUT' \(did you mean 'VISIBIL"):
         parse(VISIBILTY_TIMEOUT=3)
@@ -64,6 +87,10 @@ def test_a_key_for_the_whole_layer_is_refused_in_a_queue():
         ("VISIBILITY_TIMEOUT", float("nan")),
         ("RETENTION", -1),
         ("RETENTION", float("inf")),
+        ("TIME_LIMIT", 0),
+        ("TIME_LIMIT", "30"),
+        ("SOFT_TIME_LIMIT", float("inf")),
+        ("SOFT_TIME_LIMIT", -1),
         ("MAX_ATTEMPTS", 0),
         ("MAX_ATTEMPTS", 2.0),
         ("MAX_ATTEMPTS", None),
