@@ -92,8 +92,7 @@ class Decision:
         """What has to be durable before the verb may answer by what it saw or wrote."""
         if not self.written:
             start = self.unit.head_offset
-            # Not a byte behind the record: there others write next.
-            self._witness = start, self.held.log.peek(start, min(WITNESS_BYTES, self.held.end - start))
+            self._witness = start, self.held.log.peek(start, WITNESS_BYTES)
         return Promise.of(self.held, *self._witness, job_ids)
 
 

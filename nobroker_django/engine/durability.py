@@ -45,14 +45,17 @@ class Promise:
 
     @classmethod
     def of(cls, held: Held, witness_offset: int, witness: bytes, job_ids: tuple[str, ...] = ()) -> Promise:
-        """A promise about everything up to the end of the log as it is now."""
+        """A promise about everything up to the end of the log as it is now.
+
+        Of ``witness``, what stands at ``witness_offset``, nothing behind the end is kept: there others write next.
+        """
         return cls(
             held.session,
             held.log.retain(),
             held.lock_file.retain(),
             held.end,
             witness_offset,
-            witness[:WITNESS_BYTES],
+            witness[: max(0, min(WITNESS_BYTES, held.end - witness_offset))],
             job_ids,
         )
 

@@ -818,6 +818,34 @@ def test_a_verb_that_wrote_nothing_is_certain_of_a_short_last_record_though_othe
     assert [job.payload for job in queue.list_jobs()] == ["meanwhile"]
 
 
+@pytest.mark.contract("LOG-09", "COMP-02")
+def test_a_compaction_is_certain_of_short_last_records_though_others_append(open_queue):
+    """When it waits for what others have written, for its snapshot and in its first round, a short record is the last
+    of that, and the next one follows."""
+
+    class Meanwhile(RecordingFiles):
+        waits = 0
+        armed = False
+
+        def lock_byte(self, fd, offset, *, exclusive):
+            if self.armed and offset == SYNC_BYTE and self.waits < 2:
+                self.waits += 1
+                other.enqueue("meanwhile")
+                other.purge()
+            return super().lock_byte(fd, offset, exclusive=exclusive)
+
+    files, other = Meanwhile(), open_queue()
+    queue = open_queue(files=files)
+    queue.enqueue("x")
+    queue.purge()
+    files.armed = True
+    queue.compact()
+    files.armed = False
+    assert files.waits == 2
+    other.enqueue("last")
+    assert [job.payload for job in queue.list_jobs()] == ["last"]
+
+
 @pytest.mark.contract("LOG-09")
 def test_when_nobody_syncs_in_time_the_error_says_written_and_not_known_durable(open_queue, queue_dir):
     queue = open_queue(lock_timeout=0.05)
