@@ -1,7 +1,7 @@
 """One delivery of one job: decode the payload, find the task, call it, record the outcome.
 
 Invariant: whatever the task does, raising ``BaseException`` included, becomes a record in the queue or a line in
-the log, never an exception for the caller. Time limits, leases and threads belong to ``worker``.
+the log, never an exception for the caller. Hard time limits, leases and threads belong to ``worker``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from .engine.errors import (
 )
 from .engine.job import Job, JobState
 from .engine.queue import Queue
+from .limits import limits_of
+from .worker.soft_limits import SoftLimits, run_limited
 
 
 class Outcome(enum.Enum):
@@ -49,6 +51,7 @@ class Outcome(enum.Enum):
 _Recorded = tuple[Outcome, Job | None, str]
 RECORDING_PAUSES = (0.2, 1.0, 3.0)
 """Seconds between the tries to record an outcome that the queue could not take (full disk, busy lock)."""
+_soft_limits = SoftLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def execute(queue: Queue, job: Job, *, before_recording: Callable[[], object] | 
         name = task.name
         # Counted from the deliveries so far, as the engine does for the queue's own policy.
         delay = task.backoff.delay_for(job.attempts) if task.backoff is not None else None
-        value = _run(task, call)
+        value = _run(task, call, _soft_limit(task, queue))
     except UnknownTaskError as error:
         failure, delay = error, conf.get_settings().unknown_task_delay
     except BaseException as error:
@@ -168,19 +171,24 @@ def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
     return task, call
 
 
-def _run(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
+def _soft_limit(task: Task[Any, Any], queue: Queue) -> float | None:
+    return limits_of(task, conf.get_settings().queues.get(queue.name, conf.QueueSettings())).soft
+
+
+def _run(task: Task[Any, Any], call: payloads.StoredCall, soft_limit: float | None) -> Any:
     """Call the function, in context variables of its own: language, time zone and the like end with the job."""
     context = contextvars.Context()
     try:
-        return context.run(_call, task, call)
+        return context.run(_call, task, call, soft_limit)
     finally:
         context.run(caches.close_all)  # Django keeps its cache connections in context variables too
 
 
-def _call(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
+def _call(task: Task[Any, Any], call: payloads.StoredCall, soft_limit: float | None) -> Any:
     if inspect.iscoroutinefunction(task.function):
-        return async_to_sync(task.function)(*call.args, **call.kwargs)
-    return task.function(*call.args, **call.kwargs)
+        return async_to_sync(run_limited)(task.function(*call.args, **call.kwargs), soft_limit)
+    with _soft_limits.running(soft_limit):
+        return task.function(*call.args, **call.kwargs)
 
 
 def _record_patiently(queue: Queue, *facts: Any) -> _Recorded:

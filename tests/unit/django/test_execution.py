@@ -10,7 +10,15 @@ from django.db import connections
 from django.utils import timezone, translation
 from django.utils.translation import gettext_lazy
 
-from nobroker_django import BackoffPolicy, JobState, SerializationError, StorageError, registry, task
+from nobroker_django import (
+    BackoffPolicy,
+    JobState,
+    SerializationError,
+    SoftTimeLimitExceeded,
+    StorageError,
+    registry,
+    task,
+)
 from nobroker_django.engine.errors import OutcomeUnknownError
 from nobroker_django.execution import Outcome, execute
 from nobroker_django.queues import get_queue
@@ -223,6 +231,58 @@ def test_arguments_that_the_task_no_longer_takes_fail_and_stay_in_the_job(make):
     assert dead.errors[-1].error_class == "nobroker_django.execution.ArgumentsChangedError"
     assert dead.payload["kwargs"] == {"gone": 2}
     assert "requeue" in report.error
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_task_that_exceeds_its_soft_limit_has_failed_in_this_attempt(make, kind):
+    def work():
+        while True:
+            str(1)
+
+    async def work_in_a_coroutine():
+        await asyncio.Event().wait()
+
+    chosen = work if kind == "function" else work_in_a_coroutine
+    make(chosen, max_attempts=2, backoff={"base": 0}, soft_time_limit=0.01).enqueue()
+    _, report = deliver()
+    assert report.outcome is Outcome.FAILED
+    job, report = deliver()
+    assert (report.outcome, report.error) == (
+        Outcome.DEAD,
+        "nobroker_django.limits.SoftTimeLimitExceeded: soft time limit of 0.01 s",
+    )
+    error = get_queue().get(job.id).errors[-1]
+    assert (error.error_class, error.message) == (
+        "nobroker_django.limits.SoftTimeLimitExceeded",
+        "soft time limit of 0.01 s",
+    )
+    assert chosen.__name__ in (error.traceback or "")
+
+
+def test_the_soft_limit_of_the_queue_holds_for_tasks_without_one(make, settings):
+    settings.NOBROKER = {**settings.NOBROKER, "QUEUES": {"default": {"SOFT_TIME_LIMIT": 0.01}}}
+
+    def work():
+        while True:
+            str(1)
+
+    make(work).enqueue()
+    _, report = deliver()
+    assert "soft time limit of 0.01 s" in report.error
+
+
+def test_a_task_that_catches_the_end_of_its_soft_limit_may_return(make):
+    def work():
+        try:
+            while True:
+                str(1)
+        except SoftTimeLimitExceeded as error:
+            return error.seconds
+
+    make(work, soft_time_limit=0.01).enqueue()
+    job, report = deliver()
+    assert report.outcome is Outcome.SUCCEEDED
+    assert get_queue().get(job.id).result == 0.01
 
 
 @pytest.mark.parametrize("payload", [None, "hello", [1], {"task": "x"}, {"task": 1, "args": [], "kwargs": {}}])
