@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -20,6 +21,12 @@ def spin(seconds=PATIENCE):
     """Run Python code, which can be interrupted anywhere."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
+        pass
+
+
+def spin_until(event):
+    """In a frame of its own: in some versions the jump at the end of a loop is not part of the try around it."""
+    while not event.is_set():
         pass
 
 
@@ -121,15 +128,15 @@ def test_another_exception_of_the_task_stays_what_it_is():
 
 
 def test_only_the_thread_whose_time_is_over_gets_it():
-    limits, outcomes = SoftLimits(), {}
+    limits = SoftLimits()
+    outcomes: dict[str, float | None] = {}
     stop = threading.Event()
 
     def work(name, seconds):
         try:
             with limits.running(seconds):
-                while not stop.is_set():
-                    instructions()
-            outcomes[name] = "ended"
+                spin_until(stop)
+            outcomes[name] = None
         except SoftTimeLimitExceeded as error:
             outcomes[name] = error.seconds
 
@@ -140,7 +147,7 @@ def test_only_the_thread_whose_time_is_over_gets_it():
     threads[1].join(PATIENCE)
     stop.set()
     threads[2].join(PATIENCE)
-    assert outcomes == {"0": 0.01, "1": 0.02, "2": "ended"}
+    assert outcomes == {"0": 0.01, "1": 0.02, "2": None}
 
 
 # -- one after the other, as a scheduler might do it
@@ -199,7 +206,7 @@ def test_sent_and_arrived_while_the_task_ends_it_is_raised_in_the_block_or_dropp
 
 
 def test_a_task_that_ended_first_is_not_sent_anything():
-    sent = []
+    sent: list[int] = []
     limits = SoftLimits(sent.append)
     block = limits.running(PATIENCE)
     with block:
@@ -224,6 +231,16 @@ def test_a_process_that_the_task_forks_does_not_wait_for_the_watchdog():
         spin()
 
 
+@pytest.fixture
+def busy_switching():
+    """The threads take turns hundreds of times as often as usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("busy_switching")
 def test_tasks_that_end_exactly_at_their_limit_leave_nothing_behind():
     """Ten thousand rounds: the exception comes inside of the block or not at all."""
     limits = SoftLimits()
@@ -253,7 +270,7 @@ def test_tasks_that_end_exactly_at_their_limit_leave_nothing_behind():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join()
     assert strays == []
     assert sum(counts.values()) == 10_000
     assert min(counts.values()) > 0, counts
