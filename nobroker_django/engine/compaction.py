@@ -31,7 +31,8 @@ from .leftovers import remove_retired, sweep_leftovers
 from .lockfile import LockFile
 from .log import Log
 from .new_log import NewLog
-from .passage import GROWTH_BYTES, Passage, check_lock_file, promised
+from .passage import GROWTH_BYTES, Passage, check_files, promised
+from .place import Place
 from .projection import UNREADABLE, Projection
 from .records import Enqueue, Snapshot
 from .schema import Stale
@@ -99,9 +100,11 @@ class _Compaction:
 
     def __init__(self, session: Session, lock_file: LockFile, give_up: Callable[[], bool]) -> None:
         self._session = session
-        self._files, self._layout = session.files, session.layout
+        self._layout = session.layout
         self._lock_file = lock_file
         self._beside = Beside(give_up)
+        self._files = place = Place(session.files, session.layout.directory)
+        self._beside.closes(place.release, in_child=place.abandon)
         self._passage: Passage | None = None
         self._last_build = 0
 
@@ -133,7 +136,7 @@ class _Compaction:
         """The live log, the generation to come, the state at the end of the promise, which is kept."""
         with ExitStack() as reading:
             with self._session.locked() as held:
-                check_lock_file(held, self._lock_file)
+                check_files(held, self._lock_file, self._files)
                 live = held.log
                 generation = max([live.generation, *sweep_leftovers(self._files, self._layout, live.generation)]) + 1
                 if generation > MAX_GENERATION:
@@ -187,7 +190,7 @@ class _Compaction:
             new.add(records)
         new.sync()
         self._beside.do(state.close)
-        self._passage = Passage(self._session, self._lock_file, old, new, end)
+        self._passage = Passage(self._session, self._files, self._lock_file, old, new, end)
         return self._passage, kept, total - kept
 
     def _close(self, new: NewLog) -> None:

@@ -27,6 +27,7 @@ from .generations import Layout, list_generations, parse_pointer, write_pointer
 from .lockfile import LockFile
 from .new_log import NewLog
 from .old_log import OldLog, generation_without_pointer
+from .place import Place
 from .projection import Projection
 from .records import Ack, Enqueue, Note, Record, Snapshot
 from .recovery import RecoveryReport, Tail, keep_aside
@@ -60,19 +61,18 @@ def convert(files: Files, layout: Layout, lock_file: LockFile, *, now: float, fi
     if not files.flock(lock_file.fd, exclusive=True):
         return None
     try:
-        if files.path_identity(layout.lock) != lock_file.identity:
-            return None
-        log = _open_old_log(files, layout)
-        if log is None:
-            return None
-        try:
-            return _convert(log, files, layout, lock_file, now, file_mode)
-        except FrameDamage as damage:
-            raise log.corrupt(damage) from None
-        except sqlite3.Error as error:
-            raise StorageError("convert", log.path, error) from error
-        finally:
-            log.release()
+        with Place(files, layout.directory) as place:
+            log = _open_old_log(place, layout) if place.has(layout.lock, lock_file.identity) else None
+            if log is None:
+                return None
+            try:
+                return _convert(log, place, layout, lock_file, now, file_mode)
+            except FrameDamage as damage:
+                raise log.corrupt(damage) from None
+            except sqlite3.Error as error:
+                raise StorageError("convert", log.path, error) from error
+            finally:
+                log.release()
     finally:
         files.funlock(lock_file.fd)
 

@@ -12,6 +12,7 @@ from .files import Files, write_all
 from .generations import Layout, list_generations, may_create, write_pointer
 from .lockfile import LockFile
 from .log import beginning
+from .place import Place
 from .records import Snapshot
 
 
@@ -28,22 +29,25 @@ def create(files: Files, layout: Layout, lock_file: LockFile, *, now: float, fil
     if not files.flock(lock_file.fd, exclusive=True):
         return False
     try:
-        if files.path_identity(layout.pointer) is not None or files.path_identity(layout.lock) != lock_file.identity:
-            return False
-        if not may_create(files, layout):
-            return False
-        lock_file.control.prepare()
-        if 1 not in list_generations(files, layout):
-            _write_first_log(files, layout, now, file_mode)
-        files.sync_directory(layout.directory)
-        try:
-            files.sync_directory(layout.directory.parent)
-        except PermissionError:
-            pass  # a parent that is not ours to read was not made by us either
-        write_pointer(files, layout, 1, file_mode)
-        return True
+        with Place(files, layout.directory) as place:
+            return place.has(layout.lock, lock_file.identity) and _create(place, layout, lock_file, now, file_mode)
     finally:
         files.funlock(lock_file.fd)
+
+
+def _create(files: Files, layout: Layout, lock_file: LockFile, now: float, file_mode: int) -> bool:
+    if files.path_identity(layout.pointer) is not None or not may_create(files, layout):
+        return False
+    lock_file.control.prepare()
+    if 1 not in list_generations(files, layout):
+        _write_first_log(files, layout, now, file_mode)
+    files.sync_directory(layout.directory)
+    try:
+        files.sync_directory(layout.directory.parent)
+    except PermissionError:
+        pass  # a parent that is not ours to read was not made by us either
+    write_pointer(files, layout, 1, file_mode)
+    return True
 
 
 def _write_first_log(files: Files, layout: Layout, now: float, file_mode: int) -> None:

@@ -26,14 +26,42 @@ _OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 90)
 _F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
+class Inside(str):
+    """An absolute path that is looked up from an open directory: a ``name`` below ``directory``, a descriptor."""
+
+    __slots__ = ("directory", "name")
+    name: str
+    directory: int
+
+    def __new__(cls, path: str, name: str, directory: int) -> Inside:
+        """Of the whole path, for messages, and what the system is told."""
+        inside = super().__new__(cls, path)
+        inside.name, inside.directory = name, directory
+        return inside
+
+
+def _located(path: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], int | None]:
+    """What the system is told: a name, and the directory that it is looked up from."""
+    return (path.name, path.directory) if isinstance(path, Inside) else (path, None)
+
+
+def _stat(path: str | os.PathLike[str]) -> os.stat_result:
+    name, directory = _located(path)
+    return os.stat(name, dir_fd=directory)
+
+
 class Files:
-    """System calls, one method each. Stateless; methods may be overridden to observe or to fail."""
+    """System calls, one method each. A path may be ``Inside`` an open directory.
+
+    Stateless; methods may be overridden to observe or to fail.
+    """
 
     # -- opening and closing
 
     def open(self, path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
         """Open ``path`` close-on-exec and return the descriptor."""
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+        name, directory = _located(path)
+        return os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=directory)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -70,15 +98,17 @@ class Files:
 
         The times of the file are not asked for: see ``names``.
         """
+        if isinstance(path, Inside):
+            return identity_of(path.name, path.directory)
         return identity_of(path)
 
     def path_size(self, path: str | os.PathLike[str]) -> int:
         """Size in bytes of what ``path`` names."""
-        return os.stat(path).st_size
+        return _stat(path).st_size
 
     def mode(self, path: str | os.PathLike[str]) -> int:
         """Permission bits of ``path``."""
-        return stat.S_IMODE(os.stat(path).st_mode)
+        return stat.S_IMODE(_stat(path).st_mode)
 
     def free_space(self, path: str | os.PathLike[str]) -> tuple[int | None, int]:
         """Bytes that everybody may still fill on the file system of ``path`` (``None``: it does not say), and the
@@ -88,10 +118,17 @@ class Files:
 
     def listdir(self, path: str | os.PathLike[str]) -> list[str]:
         """Names in a directory, sorted; none when there is no such directory."""
+        name, directory = _located(path)
         try:
-            return sorted(os.listdir(path))
+            if directory is None:
+                return sorted(os.listdir(name))
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         except FileNotFoundError:
             return []
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     # -- writing
 
@@ -144,16 +181,19 @@ class Files:
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Atomically give ``source`` the name ``target``, replacing what is there."""
-        os.replace(source, target)
+        (source, here), (target, there) = _located(source), _located(target)
+        os.replace(source, target, src_dir_fd=here, dst_dir_fd=there)
 
     def link(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Give the file ``source`` a second name, which must be free."""
-        os.link(source, target)
+        (source, here), (target, there) = _located(source), _located(target)
+        os.link(source, target, src_dir_fd=here, dst_dir_fd=there)
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         """Remove a name; no error when it is not there."""
+        name, directory = _located(path)
         try:
-            os.unlink(path)
+            os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
             pass
 
@@ -186,7 +226,7 @@ class Files:
 
     @staticmethod
     def _give_away(target: int | Path, directory: str | os.PathLike[str]) -> None:
-        owner = os.stat(directory)
+        owner = _stat(directory)
         if owner.st_uid != 0 or owner.st_gid != 0:
             os.chown(target, owner.st_uid, owner.st_gid)
 

@@ -5,6 +5,7 @@ the pointer (one rename); the directory, synced; the control words. The old log 
 
 * Whoever finds the new pointer must not guess at the words: the new log is locked until they speak of it.
 * A sync of the old log that ends late must not write over them: they are written under its sync lock.
+* Whoever swaps the directory does it without any lock: all names are looked up in the one that the live log is in.
 * Where somebody replaced the lock file, there may be two compactions: each looks, under the log's lock, whether the
   live log and its own new one are still the files that it knows.
 """
@@ -44,19 +45,19 @@ def flip(passage: Passage, build: int) -> int:
         raise AssertionError("the last attempt was none")
     finally:
         if not passage.flipping:
-            passage.session.files.unlink(pointer)
+            passage.place.unlink(pointer)
 
 
 def _take_name(passage: Passage) -> Path:
     """Give the new log its final name, durably; a pointer that names it, not yet in its place."""
-    session, new = passage.session, passage.new
+    session, place, new = passage.session, passage.place, passage.new
     with session.locked() as held:
         passage.check(held)
-        if session.files.path_identity(session.layout.log(new.generation)) is not None:
+        if place.path_identity(session.layout.log(new.generation)) is not None:
             raise CompactionError(f"somebody else is making generation {new.generation}; the queue is unchanged")
         new.take_name()
-    session.files.sync_directory(session.layout.directory)
-    return prepare_pointer(session.files, session.layout, new.generation, session.file_mode)
+    place.sync_directory(session.layout.directory)
+    return prepare_pointer(place, session.layout, new.generation, session.file_mode)
 
 
 def _switch(held: Held, passage: Passage, pointer: Path, build: int) -> None:
@@ -70,7 +71,7 @@ def _switch(held: Held, passage: Passage, pointer: Path, build: int) -> None:
     try:
         with session.syncs.locked(held.log, Deadline(session.lock_timeout)):
             passage.flipping = True
-            flip_pointer(session.files, session.layout, pointer)
+            flip_pointer(passage.place, session.layout, pointer)
             control, end = held.lock_file.control, position(new.generation, new.size)
             control.set_build(build)
             control.publish(end, position(new.generation, new.last))

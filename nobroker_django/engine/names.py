@@ -45,19 +45,27 @@ def _encoded(path: str | bytes) -> bytes:
     return name
 
 
-def identity_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+def identity_of(path: str | os.PathLike[str], directory: int | None = None) -> tuple[int, int] | None:
     """Device and inode that ``path`` names now, or ``None`` when it names nothing.
+
+    Args:
+        directory: the descriptor of the directory that a relative path begins at.
 
     Raises:
         OSError: the system does not say. ValueError: that is no name.
     """
     if _statx is not None:
         buffer = _Buffer()
-        if _statx(_AT_FDCWD, _encoded(os.fspath(path)), 0, _STATX_INO, buffer) == 0:
+        if (
+            _statx(_AT_FDCWD if directory is None else directory, _encoded(os.fspath(path)), 0, _STATX_INO, buffer)
+            == 0
+        ):
             inode, major, minor = _inode_and_device(buffer)
             return os.makedev(major, minor), inode
     try:
-        st = os.stat(path)  # no statx here, or a sandbox refuses it; or it fails as well, and says why
+        st = os.stat(
+            path, dir_fd=directory
+        )  # no statx here, or a sandbox refuses it; or it fails as well, and says why
     except FileNotFoundError:
         return None
     return st.st_dev, st.st_ino

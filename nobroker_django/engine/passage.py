@@ -16,6 +16,7 @@ from .held import Held
 from .lockfile import LockFile
 from .log import Log
 from .new_log import NewLog
+from .place import Place
 from .session import Session
 
 LAST_BYTES = 64 * 1024  # may be left for the time under the lock: a few milliseconds
@@ -28,8 +29,11 @@ _LONGEST_BRAKE_SECONDS = 1.0
 class Passage:
     """From ``old``, the live log, open for reading, to ``new``, which holds the copies as of ``begun_at`` (bytes)."""
 
-    def __init__(self, session: Session, lock_file: LockFile, old: Log, new: NewLog, begun_at: int) -> None:
+    def __init__(
+        self, session: Session, place: Place, lock_file: LockFile, old: Log, new: NewLog, begun_at: int
+    ) -> None:
         self.session = session
+        self.place = place  # the directory that all of them are in
         self.old = old
         self.new = new
         self.begun_at = self.reached = begun_at
@@ -46,7 +50,7 @@ class Passage:
         Raises:
             CompactionError: it is not.
         """
-        check_lock_file(held, self._lock_file)
+        check_files(held, self._lock_file, self.place)
         if held.log.identity != self.old.identity:
             raise CompactionError(f"{self.old.path} was replaced while it was compacted, which is given up")
 
@@ -90,14 +94,17 @@ class Passage:
                 break
 
 
-def check_lock_file(held: Held, lock_file: LockFile) -> None:
-    """Whether the lock of all compactions is still the one that was taken.
+def check_files(held: Held, lock_file: LockFile, place: Place) -> None:
+    """Whether the lock of all compactions is still the one that was taken, and the queue still in its directory.
 
     Raises:
-        CompactionError: somebody has replaced the file that it is in.
+        CompactionError: somebody has replaced the file that it is in, or the directory.
     """
+    layout = held.session.layout
     if held.lock_file.identity != lock_file.identity:
-        raise CompactionError(f"{held.session.layout.lock} was replaced, and the compaction is given up")
+        raise CompactionError(f"{layout.lock} was replaced, and the compaction is given up")
+    if not (place.has(layout.lock, lock_file.identity) and place.has(held.log.path, held.log.identity)):
+        raise CompactionError(f"{layout.directory} was replaced, and the compaction is given up")
 
 
 def promised(held: Held) -> Promise:

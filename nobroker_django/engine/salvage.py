@@ -30,6 +30,7 @@ from .leftovers import sweep_leftovers
 from .lockfile import LockFile, open_lock_file
 from .new_log import NewLog
 from .old_log import generation_without_pointer
+from .place import Place
 from .recovery import Tail, keep_aside
 from .rescue import Rescue, SalvageReport
 from .schema import Stale
@@ -89,10 +90,12 @@ def salvage_queue(
             try:
                 if not is_damaged(directory, name):
                     return None
-                generation = _live_generation(files, layout)
-                with Rescue(files, layout, generation, lock_file.control.read(), clock()) as rescue:
-                    _make_live(rescue, files, layout, mode)
-                    return rescue.report
+                with Place(files, layout.directory) as place:
+                    _check_lock_file(place, layout, lock_file)
+                    generation = _live_generation(place, layout)
+                    with Rescue(place, layout, generation, lock_file.control.read(), clock()) as rescue:
+                        _make_live(rescue, place, layout, mode)
+                        return rescue.report
             finally:
                 files.funlock(lock_file.fd)
         finally:
@@ -125,8 +128,10 @@ def _lock(files: Files, layout: Layout, lock_file: LockFile, seconds: float) -> 
                 seconds=seconds,
             )
         sleep(_POLL_SECONDS)
+
+
+def _check_lock_file(files: Files, layout: Layout, lock_file: LockFile) -> None:
     if files.path_identity(layout.lock) != lock_file.identity:
-        files.funlock(lock_file.fd)
         raise StorageError("salvage", layout.lock, "somebody has just replaced the file; try again")
 
 

@@ -175,9 +175,10 @@ class Session:
                     self._convert(self._lock_file, deadline)
                 elif create(self.files, self.layout, self._lock_file, now=self.clock(), file_mode=self.file_mode):
                     deadline.renew()  # that was work, not waiting
-                self._drop_what_moved()
             else:
                 self._open_live_log(deadline)
+            if self._log is None:
+                self._drop_what_moved()
         return self._log, self._lock_file
 
     def _open_live_log(self, deadline: Deadline) -> None:

@@ -22,6 +22,7 @@ ENGINE_ORDER = [
     "names",
     "files",
     "locks",
+    "place",
     "control",
     "framing",
     "payload",

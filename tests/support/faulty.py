@@ -142,7 +142,7 @@ class Watched(Files):
 
     def sync_directory(self, path: str | os.PathLike[str]) -> None:
         def act(_: Call) -> None:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = Files.open(self, path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(fd)
             finally:
