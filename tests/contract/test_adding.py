@@ -222,12 +222,18 @@ def test_a_known_id_returns_the_existing_job_in_every_state_and_adds_nothing(ope
 
 @pytest.mark.contract("ENQ-04")
 def test_a_finished_id_is_known_for_the_retention_time_whenever_compaction_runs(open_queue, clock):
+    """C89."""
     queue = open_queue(retention=100)
     queue.enqueue(1, job_id="x")
     queue.ack(queue.lease_one(), result="r")
     clock.advance(99)
     assert not queue.enqueue(1, job_id="x").created
+    with pytest.raises(JobConflictError):
+        queue.enqueue(2, job_id="x")
     queue.compact()
+    with pytest.raises(JobConflictError):
+        queue.enqueue(2, job_id="x")
+    assert open_queue(name="another").enqueue(2, job_id="x").created
     known = queue.enqueue(1, job_id="x")
     assert (known.created, known.state, known.result) == (False, JobState.DONE, "r")
     clock.advance(1)

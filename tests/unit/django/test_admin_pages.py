@@ -195,6 +195,7 @@ def test_what_was_not_counted_is_not_shown_as_a_number(settings, separator, show
 
 
 def test_counting_ends(admin_client, monkeypatch):
+    """C95."""
     monkeypatch.setattr(paging, "MOST_COUNTED", 200)
     jobs = get_queue().enqueue_many([call("a.b", number) for number in range(250)])
     response = admin_client.get(JOBS, {"p": 2})
@@ -205,6 +206,7 @@ def test_counting_ends(admin_client, monkeypatch):
 
 
 def test_only_a_short_queue_can_be_sorted_by_any_column(admin_client, monkeypatch):
+    """C95."""
     one_of_each_state()
     assert "o=1" in admin_client.get(JOBS).content.decode()
     monkeypatch.setattr("nobroker_django.admin.MANY", 4)
@@ -259,6 +261,7 @@ def test_the_history_of_errors_has_the_last_one_first(admin_client):
 
 
 def test_long_values_are_cut_with_a_note(admin_client):
+    """C95."""
     job = get_queue().enqueue(call("a.b", "x" * 300_000))
     listing = admin_client.get(JOBS).content.decode()
     assert "(300," in listing
@@ -297,6 +300,7 @@ def test_times_carry_their_offset(admin_client, settings, use_tz, zone, shown):
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_nothing_that_a_job_holds_becomes_markup(admin_client, text):
+    """C93."""
     with Queue(get_queue().dir, backoff=BackoffPolicy(base=0)) as queue:
         job = queue.enqueue(
             {"task": text, "args": [text], "kwargs": {text: text}}, job_id=text, max_attempts=2, meta={text: text}

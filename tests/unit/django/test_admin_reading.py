@@ -265,7 +265,7 @@ def test_looking_leaves_every_byte_as_it_is(admin_client, settings):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_a_directory_that_cannot_be_written_is_shown(settings, tmp_path, db):
-    """As another user, who may read everything and write nothing."""
+    """C78: as another user, who may read everything and write nothing."""
     jobs = one_of_each_state()
     directory = settings.NOBROKER["DIR"]
     close_queues()
@@ -299,6 +299,7 @@ def test_a_directory_that_cannot_be_written_is_shown(settings, tmp_path, db):
 
 
 def test_a_writer_that_holds_the_lock_keeps_no_page_waiting(admin_client):
+    """C78, C95."""
     one_of_each_state()
     queue = fresh_queue()
     try:

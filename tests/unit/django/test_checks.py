@@ -260,6 +260,7 @@ def test_modes_for_a_group_are_fine(change):
 
 
 def test_a_task_for_a_queue_that_is_not_there():
+    """C87."""
     made = task(queue_name="emial", name="wrong queue")(lambda: None)
     try:
         assert found() == ["E005"]

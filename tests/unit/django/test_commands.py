@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 
 import pytest
@@ -68,10 +69,12 @@ def test_stats_of_one_queue_as_json():
 
 
 def test_stats_shows_the_jobs_of_a_queue_that_was_removed_from_the_settings(tmp_path):
+    """C87."""
     with Queue(tmp_path / "queues", "old") as queue:
         queue.enqueue("left over")
     text = run("nobroker_stats")
     assert "Queue old is not in NOBROKER['QUEUES']: no worker serves its jobs." in text
+    assert re.search(r"^old +1 .* [0-9.]+s$", text, re.MULTILINE)  # for how long the oldest one has waited
     document = run_json("nobroker_stats")["queues"]
     assert [(report["queue"], report["in_settings"], report["ready"]) for report in document] == [
         ("default", True, 0),
@@ -89,6 +92,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_unknown_queue_is_a_usage_error_that_lists_the_known_ones(command):
+    """C87."""
     message = refused(command, "--queue", "emial", code=2)
     assert "'emial'" in message
     assert "Known queues: default, emails" in message

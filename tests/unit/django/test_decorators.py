@@ -205,6 +205,7 @@ def test_a_wrong_option_of_one_call_is_refused_by_name(option, value):
 
 
 def test_an_unknown_queue_fails_at_the_enqueue_with_the_known_ones():
+    """C87."""
     with pytest.raises(InvalidOptionError, match=r"'emial'.*known queues: default, emails"):
         add.using(queue_name="emial").enqueue(1)
 
