@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .current import CurrentJob, current_job
     from .decorators import task
     from .engine.aio import AsyncQueue
     from .engine.backoff import BackoffPolicy
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "task": "decorators",
+    "CurrentJob": "current",
+    "current_job": "current",
     "AsyncQueue": "engine.aio",
     "JobResult": "results",
     "SoftTimeLimitExceeded": "limits",
@@ -83,6 +86,7 @@ __all__ = [
     "CompactionPolicy",
     "CompactionResult",
     "CorruptLogError",
+    "CurrentJob",
     "InvalidOptionError",
     "Job",
     "JobConflictError",
@@ -106,6 +110,7 @@ __all__ = [
     "Worker",
     "WorkerStats",
     "__version__",
+    "current_job",
     "task",
 ]
 

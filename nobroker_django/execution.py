@@ -23,6 +23,7 @@ from django.db import close_old_connections
 
 from . import conf, payloads, registry
 from .cli.documents import error_text
+from .current import CurrentJob, running
 from .decorators import Task
 from .engine.errors import (
     CorruptLogError,
@@ -123,7 +124,8 @@ def execute(queue: Queue, job: Job, *, before_recording: Callable[[], object] | 
         name = task.name
         # Counted from the deliveries so far, as the engine does for the queue's own policy.
         delay = task.backoff.delay_for(job.attempts) if task.backoff is not None else None
-        value = _run(task, call, _soft_limit(task, queue))
+        here = CurrentJob(job.id, name, queue.name, job.attempts)
+        value = _run(task, call, here, _soft_limit(task, queue))
     except UnknownTaskError as error:
         failure, delay = error, conf.get_settings().unknown_task_delay
     except BaseException as error:
@@ -175,9 +177,10 @@ def _soft_limit(task: Task[Any, Any], queue: Queue) -> float | None:
     return limits_of(task, conf.get_settings().queues.get(queue.name, conf.QueueSettings())).soft
 
 
-def _run(task: Task[Any, Any], call: payloads.StoredCall, soft_limit: float | None) -> Any:
+def _run(task: Task[Any, Any], call: payloads.StoredCall, here: CurrentJob, soft_limit: float | None) -> Any:
     """Call the function, in context variables of its own: language, time zone and the like end with the job."""
     context = contextvars.Context()
+    context.run(running.set, here)
     try:
         return context.run(_call, task, call, soft_limit)
     finally:

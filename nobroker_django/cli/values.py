@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 _AGE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhdw]?)")
+_SIZE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?:(?P<unit>[kmgt])i?)?b?", re.IGNORECASE | re.ASCII)
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -36,6 +38,15 @@ def age(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age such as 90s, 15m, 6h, 30d or 2w")
     return float(match["number"]) * _SECONDS[match["unit"]]
+
+
+def size(text: str) -> int:
+    """A number of bytes above 0: plain, or with K, M, G or T behind it (powers of 1024)."""
+    match = _SIZE.fullmatch(text)
+    value = int(float(match["number"]) * _BYTES[(match["unit"] or "").lower()]) if match is not None else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 200M, 1.5G or 300000000 (bytes)")
+    return value
 
 
 def since(text: str) -> float:

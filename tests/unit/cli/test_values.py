@@ -22,6 +22,29 @@ def test_anything_else_is_no_age(text):
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("200M", 200 * 1024**2),
+        ("1.5G", 3 * 1024**3 // 2),
+        ("300000000", 300_000_000),
+        ("64k", 65_536),
+        ("1GiB", 1024**3),
+        ("2MB", 2 * 1024**2),
+        ("1T", 1024**4),
+        ("512b", 512),
+    ],
+)
+def test_sizes_are_numbers_of_bytes_with_a_unit(text, expected):
+    assert values.size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1M", "0", "0.1", "1X", "1 M", "1e9", "inf", "nan", "1Mi B", "٣M", "1i"])
+def test_anything_else_is_no_size(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="200M"):
+        values.size(text)
+
+
+@pytest.mark.parametrize(
     ("text", "moment"),
     [
         ("1970-01-02", 86_400),

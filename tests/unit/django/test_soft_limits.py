@@ -106,7 +106,8 @@ def test_an_earlier_deadline_than_that_which_is_waited_for_is_kept():
 
 
 def test_it_comes_once_to_a_task_that_catches_it_and_goes_on():
-    limits, caught = SoftLimits(), []
+    limits = SoftLimits()
+    caught: list[int] = []
     with limits.running(SOON):
         for _ in range(2):
             try:
