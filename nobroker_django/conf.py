@@ -9,15 +9,21 @@ Top-level keys are defaults for every queue; ``QUEUES`` may override them queue 
 
 from __future__ import annotations
 
+import atexit
 import difflib
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
@@ -75,6 +81,7 @@ def get_settings() -> Settings:
             getattr(django_settings, "NOBROKER", {}),
             debug=bool(django_settings.DEBUG),
             base_dir=getattr(django_settings, "BASE_DIR", None),
+            testing=hasattr(mail, "outbox"),
         )
     return _parsed
 
@@ -96,13 +103,15 @@ def queue_settings(alias: str) -> QueueSettings:
         ) from None
 
 
-def parse_settings(value: object, *, debug: bool, base_dir: object = None) -> Settings:
+def parse_settings(value: object, *, debug: bool, base_dir: object = None, testing: bool = False) -> Settings:
     """``NOBROKER`` as typed objects.
 
     Args:
         value: the setting as the user wrote it.
         debug: Django's ``DEBUG``: allows ``DIR`` to be left out.
         base_dir: the project's ``BASE_DIR``, below which the default ``DIR`` lies.
+        testing: whether a test runner has set up Django's test environment (``mail.outbox`` is there). All of them
+            turn ``DEBUG`` off; the default ``DIR`` is then a temporary one.
 
     Raises:
         ImproperlyConfigured: see ``get_settings``.
@@ -115,7 +124,7 @@ def parse_settings(value: object, *, debug: bool, base_dir: object = None) -> Se
         name: check(given[key], f"NOBROKER[{key!r}]") for key, (name, check) in _GLOBAL_KEYS.items() if key in given
     }
     return Settings(
-        dir=_directory(given.get("DIR"), debug=debug, base_dir=base_dir),
+        dir=_directory(given.get("DIR"), debug=debug, base_dir=base_dir, testing=testing),
         queues=_queues(given.get("QUEUES", {DEFAULT_QUEUE: {}}), shared),
         **options,
     )
@@ -176,8 +185,23 @@ def _queue_values(given: Mapping[str, Any], where: str, shared: Mapping[str, Any
     return values
 
 
-def _directory(value: object, *, debug: bool, base_dir: object) -> Path:
+@cache
+def _directory_of_tests() -> Path:
+    """One for this test run, removed at its end: no worker of the project is to meet the jobs of tests."""
+    path, pid = tempfile.mkdtemp(prefix="nobroker-tests-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:  # not a forked child, which uses it as well
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(path)
+
+
+def _directory(value: object, *, debug: bool, base_dir: object, testing: bool) -> Path:
     if value is None:
+        if testing and not debug:
+            return _directory_of_tests()
         if debug and isinstance(base_dir, str | Path) and str(base_dir):
             return Path(base_dir).absolute() / ".nobroker"
         raise ImproperlyConfigured(

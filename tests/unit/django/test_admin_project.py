@@ -156,6 +156,37 @@ def test_dumps_and_loads_pass_by(project):
     manage(project, "loaddata", "-v0", "dump.json")
 
 
+WITHOUT_A_DIRECTORY = """
+import os
+from django.test import TransactionTestCase
+from nobroker_django.queues import get_queue
+class Enqueueing(TransactionTestCase):
+    def test_enqueueing(self):
+        queue = get_queue()
+        queue.enqueue("x")
+        with open("where", "w") as file:
+            file.write(str(queue.dir))
+        if os.fork() == 0:
+            raise SystemExit(0)  # a child that ends as processes do removes nothing
+        os.wait()
+        self.assertEqual(queue.stats().ready, 1)
+"""
+
+
+@pytest.mark.contract("DJ-08")
+@pytest.mark.parametrize("runner", [["-m", "django", "test", "shop", "-v0"], ["-m", "pytest", "-q", "shop/tests.py"]])
+def test_a_project_that_leaves_the_directory_to_debug_can_be_tested(project, runner):
+    settings = project / "settings.py"
+    settings.write_text(settings.read_text().replace("NOBROKER =", "DEBUG = True\nNOT_SET ="))
+    (project / "shop" / "tests.py").write_text(WITHOUT_A_DIRECTORY)
+    manage(project, "makemigrations", "shop")
+    run(project, *runner)
+    where = Path((project / "where").read_text())
+    assert where.name.startswith("nobroker-tests-")
+    assert not where.exists()
+    assert not (project / ".nobroker").exists()
+
+
 @pytest.mark.contract("DJ-08")
 def test_the_test_runner_and_pytest_django_go_on_as_before(project):
     manage(project, "makemigrations", "shop")
