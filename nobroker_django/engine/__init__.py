@@ -5,7 +5,7 @@ Reading order, which is also the order of the imports:
 * words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``thresholds``, ``failures``
 * the operating system: ``names``, ``files``, ``locks``, ``place``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
-* files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``syncing``
+* files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``bell``, ``syncing``
 * replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
 * from one log to the next: ``copying``, ``leftovers``; ``beside``, ``passage``, ``flip``, ``compaction``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,

@@ -196,7 +196,7 @@ class Adding(Core):
             data, last, starts = encode_batch(kinds, bodies, held.unsynced)
             start = held.append(data, last)
             base = held.log.base + start
-            promise = Promise.of(held, start + last, data[last:], tuple(ids))
+            promise = Promise.of(held, start + last, data[last:], tuple(ids), True)
         self._keep(promise)
         return base, starts
 

@@ -15,6 +15,7 @@ byte    word       meaning
 56      build      number of the projection's current file, 0 = none
 64      clean      the build that was left complete and synced by the last closer, 0 = none
 72      damaged    position of damage that somebody met in acknowledged data, 0 = none: writers refuse
+80      listening  Unix time in milliseconds until which somebody waits for the bell, 0 = nobody
 ======  =========  =====================================================================================
 
 ``end``, ``last`` and ``synced`` are positions: 24 bits of generation above 40 bits of offset, so that they compare
@@ -23,7 +24,7 @@ store into a mapping of a truncated file would kill the process). The words are 
 that they are hints, which ``recovery`` checks against the log.
 
 Written under the log's lock: id, end, last, build, clean, damaged. Under the sync lock: synced, syncing. Poison:
-under either.
+under either. Listening: under none, by whoever waits for work; of several at once each writes about the same.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from .files import Files, write_all
 
 MAGIC = b"NBWORDS2"
 _MAGIC_BYTES = len(MAGIC)
-_WORDS = struct.Struct("<QQQQQQQQQ")
+_WORDS = struct.Struct("<QQQQQQQQQQ")
 _READ_BYTES = _MAGIC_BYTES + _WORDS.size
 _WORD = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 _ONE = _WORD.pack(1)
 AREA_BYTES = 4096
 
-_ID, _END, _SYNCED, _SYNCING, _POISONED, _BUILD, _CLEAN, _DAMAGED = 8, 16, 32, 40, 48, 56, 64, 72
+_ID, _END, _SYNCED, _SYNCING, _POISONED, _BUILD, _CLEAN, _DAMAGED, _LISTENING = 8, 16, 32, 40, 48, 56, 64, 72, 80
 
 # Locks of single bytes of the same file, far behind the words.
 SESSION_BYTE = 1 << 32
@@ -81,6 +82,7 @@ class Words(NamedTuple):
     build: int
     clean: int
     damaged: int = 0
+    listening: int = 0
 
     def belong_to(self, log_id: int, generation: int) -> bool:
         """Whether these words speak of the log with this id and generation."""
@@ -145,6 +147,10 @@ class Control:
     def set_damaged(self, word: int) -> None:
         """Say where acknowledged data are damaged (0: nowhere)."""
         self._put(_DAMAGED, _WORD.pack(word))
+
+    def set_listening(self, until: int) -> None:
+        """Say until when somebody listens for the bell (Unix milliseconds)."""
+        self._put(_LISTENING, _WORD.pack(until))
 
     def set_clean(self, build: int) -> None:
         """Mark a build as complete and synced (0: none), durably."""

@@ -144,8 +144,8 @@ class Core:
         return decide(self._session, act, promote=promote)
 
     def _keep(self, promise: Promise) -> None:
-        """Wait until the promise is durable, unless the queue is not durable at all."""
+        """Wait until the promise is durable (and ring the bell on the way), unless the queue is not durable at all."""
         if self.fsync:
             promise.keep()
         else:
-            promise.drop()
+            promise.forgo()

@@ -20,7 +20,18 @@ from .errors import CorruptLogError, LockTimeoutError, OutcomeUnknownError, Stor
 from .framing import Frame, FrameDamage, encode_frame
 from .held import Held
 from .log import Log
-from .records import Lease, Record, check_batch_size, encode_body, with_batch_fields
+from .records import (
+    Enqueue,
+    Lease,
+    Nack,
+    Reclaim,
+    Record,
+    Release,
+    Requeue,
+    check_batch_size,
+    encode_body,
+    with_batch_fields,
+)
 from .schema import Stale
 from .session import Session
 from .unit import Unit
@@ -35,18 +46,24 @@ PAUSE_SECONDS = 0.002
 PROMOTE_ROWS = 2000
 BACKLOG_BYTES = 1024 * 1024
 _MOST_REBUILDS = 3
+# What may make a job leasable, or change when the next one will be.
+_WORK = frozenset({Enqueue, Nack, Reclaim, Release, Requeue})
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Decision:
-    """The lock is held and ``unit`` shows the state of the log's very end, at the moment ``now`` (Unix seconds)."""
+    """The lock is held and ``unit`` shows the state of the log's very end, at the moment ``now`` (Unix seconds).
+
+    ``rings``: what was written may be work for somebody who waits.
+    """
 
     held: Held
     unit: Unit
     now: float
     written: bool = False
+    rings: bool = False
     behind: bool = False
     _witness: tuple[int, bytes] = field(default=(0, b""))
 
@@ -68,6 +85,8 @@ class Decision:
         for index, record in enumerate(records):
             if type(record) is Lease:
                 record.token = fencing_token(unit.open_seq, unit.base + at)
+            elif type(record) in _WORK:
+                self.rings = True
             body = encode_body(record)
             if index == 0:
                 body = with_batch_fields(body, len(records), held.unsynced)
@@ -93,7 +112,7 @@ class Decision:
         if not self.written:
             start = self.unit.head_offset
             self._witness = start, self.held.log.peek(start, WITNESS_BYTES)
-        return Promise.of(self.held, *self._witness, job_ids)
+        return Promise.of(self.held, *self._witness, job_ids, self.rings)
 
 
 def fencing_token(open_seq: int, seq: int) -> str:

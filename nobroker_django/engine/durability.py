@@ -4,6 +4,9 @@ Every verb that made a promise waits here, after it let the log's lock go, until
 that it looked at, also when it appended nothing ("this id exists already" may not be told before the other's bytes
 are safe). Whoever gets the sync lock syncs for everybody; the others look again every half millisecond.
 
+What makes a job leasable rings the bell on the way, by the words that are read here: before the sync, since what is
+visible may be leased before it is durable.
+
 Then the last frame before that end is compared with what was seen there: after a failed sync the tail may have been
 cut, and the place filled by others.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .clock import Deadline, sleep
-from .control import generation_of
+from .control import Words, generation_of
 from .errors import CorruptLogError, LockTimeoutError, NobrokerError, OutcomeUnknownError
 from .framing import FRAME_BYTES
 from .held import Held
@@ -41,10 +44,13 @@ class Promise:
     witness_offset: int
     witness: bytes
     job_ids: tuple[str, ...] = ()
+    rings: bool = False  # whether somebody who waits for work has still to be told
     here: bool = False  # whether this process found the log live and durable, under its sync lock
 
     @classmethod
-    def of(cls, held: Held, witness_offset: int, witness: bytes, job_ids: tuple[str, ...] = ()) -> Promise:
+    def of(
+        cls, held: Held, witness_offset: int, witness: bytes, job_ids: tuple[str, ...] = (), rings: bool = False
+    ) -> Promise:
         """A promise about everything up to the end of the log as it is now.
 
         Of ``witness``, what stands at ``witness_offset``, nothing behind the end is kept: there others write next.
@@ -57,12 +63,23 @@ class Promise:
             witness_offset,
             witness[: max(0, min(WITNESS_BYTES, held.end - witness_offset))],
             job_ids,
+            rings,
         )
 
     def drop(self) -> None:
-        """Let go without waiting (a queue with ``fsync=False``)."""
+        """Let go without waiting."""
         self.log.release()
         self.lock_file.release()
+
+    def forgo(self) -> None:
+        """Do not wait (a queue with ``fsync=False``), only tell who waits for work."""
+        try:
+            if self.rings:
+                self._notice(self.lock_file.control.read())
+        except OSError:
+            pass  # they look once in a while
+        finally:
+            self.drop()
 
     def keep(self) -> None:
         """Wait until it is durable.
@@ -104,7 +121,7 @@ class Promise:
             taken = session.syncs.try_lock(log)
             if taken is not None:
                 with taken:
-                    live = session.syncs.sync_if_sound(log, self.lock_file, target)
+                    live = session.syncs.sync_if_sound(log, self.lock_file, target, self._notice)
                 if live is not None:
                     self.here = live == log.generation
                     return
@@ -114,12 +131,20 @@ class Promise:
                     replaced = held.log is not log or held.lock_file is not self.lock_file
                     if replaced and self._moved_on(held, target):
                         return
-            elif self.lock_file.control.read().synced >= target:
+                continue
+            words = self.lock_file.control.read()
+            self._notice(words)
+            if words.synced >= target:
                 return
-            elif deadline.passed():
+            if deadline.passed():
                 raise self._too_late(deadline.seconds)
-            else:
-                sleep(LOOK_SECONDS)
+            sleep(LOOK_SECONDS)
+
+    def _notice(self, words: Words) -> None:
+        """Ring the bell, once, by words that were read after the work was published."""
+        if self.rings:
+            self.rings = False
+            self.session.bell.ring_for(words)
 
     def _moved_on(self, held: Held, target: int) -> bool:
         """The log or the lock file was replaced meanwhile; whether what was promised is durable there."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import stat
 import struct
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -229,6 +231,39 @@ class Files:
         owner = _stat(directory)
         if owner.st_uid != 0 or owner.st_gid != 0:
             os.chown(target, owner.st_uid, owner.st_gid)
+
+    # -- FIFOs
+
+    def make_fifo(self, path: str | os.PathLike[str], mode: int) -> None:
+        """Create a FIFO; the umask takes bits of ``mode`` away."""
+        os.mkfifo(path, mode)
+
+    def is_fifo(self, fd: int) -> bool:
+        """Whether it is a FIFO that is open there."""
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+
+    def put_byte(self, fd: int) -> None:
+        """One byte into a FIFO that was opened without waiting.
+
+        Raises:
+            BlockingIOError: it is full.
+        """
+        os.write(fd, b"\0")
+
+    def read(self, fd: int, count: int) -> bytes:
+        """Take up to ``count`` bytes out of a FIFO that was opened without waiting.
+
+        Raises:
+            BlockingIOError: it is empty.
+        """
+        return os.read(fd, count)
+
+    def wait_readable(self, fds: Sequence[int], seconds: float) -> list[int]:
+        """Those of ``fds`` from which something can be read; waits up to ``seconds`` for the first."""
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        return [fd for fd, _ in poll.poll(max(seconds, 0.0) * 1000)]
 
     # -- locks: all of them without waiting
 

@@ -44,6 +44,7 @@ class ReadingFiles(Files):
 
     write = pwrite = allocate = truncate = datasync = sync = sync_directory = _refuse
     rename = link = unlink = make_directory = set_mode = flock = lock_byte = _refuse
+    make_fifo = put_byte = read = wait_readable = _refuse
 
 
 @dataclass(frozen=True, slots=True)

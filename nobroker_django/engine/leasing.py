@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Raw
 
 from . import options
-from .clock import Deadline, sleep
+from .clock import Deadline
 from .core import Core
 from .deciding import Decision
 from .durability import Promise
@@ -23,13 +23,12 @@ from .job import Job, JobState
 from .payload import MAX_RESULT_BYTES, encode_payload
 from .records import NULL, Ack, Dead, Extend, Lease, Nack, Reclaim, Record, Release
 from .snapshots import job_of
-from .transitions import DEAD, DONE, LEASED, Row
+from .transitions import DEAD, DONE, DUE, LEASED, Row
 
 logger = logging.getLogger("nobroker_django")
 
 _RECLAIM_ROWS = 200
-_WAIT_SECONDS = 0.01
-_LONGEST_WAIT_SECONDS = 1.0
+_LONGEST_WAIT_SECONDS = 10.0
 
 
 class Leasing(Core):
@@ -90,14 +89,14 @@ class Leasing(Core):
             self.ack(job)
 
     def _lease_now(self, count: int, visibility_timeout: float | None) -> tuple[list[Job], float | None]:
-        def act(decision: Decision) -> tuple[list[Job], float | None]:
+        def act(decision: Decision) -> tuple[list[Job], float | None, bool]:
             unit, log, now = decision.unit, decision.held.log, decision.now
             self._reclaim(decision)
             if decision.behind:
-                return [], now
+                return [], now, decision.rings
             rows = unit.due(count)
             if not rows:
-                return [], unit.next_change()
+                return [], unit.next_change(), decision.rings
             jobs = [job_of(row, log, unit.failures_of(row)) for row in rows]
             records = [
                 Lease(
@@ -117,9 +116,12 @@ class Leasing(Core):
                 job.attempts = record.attempts
                 job.lease_deadline = record.deadline
                 job.lease_token = record.token
-            return jobs, None
+            return jobs, None, decision.rings or unit.counts[DUE] > 0
 
-        return self._decide(act, promote=True)
+        jobs, next_change, more = self._decide(act, promote=True)
+        if more:
+            self._session.ring()  # the next one who waits: a byte wakes one alone
+        return jobs, next_change
 
     def _reclaim(self, decision: Decision) -> None:
         """Take back the leases that have run out: as a failed attempt each, "lease expired"."""
@@ -145,14 +147,17 @@ class Leasing(Core):
         return options.latest(decision.now, pause) if pause else None
 
     def _wait_for_change(self, seen: int | None, next_change: float | None, deadline: Deadline) -> None:
-        """Sleep until something was appended since ``seen``, a job's time has come, or the deadline has passed."""
+        """Wait until work was appended since ``seen``, a job's time has come, or the deadline has passed."""
         longest = Deadline(_LONGEST_WAIT_SECONDS)
         while not deadline.passed() and not longest.passed():
-            if next_change is not None and self._clock() >= next_change:
-                return
-            sleep(min(_WAIT_SECONDS, max(deadline.left(), 0.001)))
-            if self._session.look() != seen:
-                return
+            seconds = min(deadline.left(), longest.left())
+            if next_change is not None:
+                seconds = min(seconds, next_change - self._clock())
+                if seconds <= 0.0:
+                    return
+            with self._session.listen() as listening:
+                if listening.end != seen or listening.wait(seconds):
+                    return
 
     def ack(self, job: Job | str, *, result: Any = None) -> None:
         """The job is done; durable when this returns. The same ack again returns quietly.

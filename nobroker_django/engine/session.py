@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import os
 
+from .bell import Bell, Listening
 from .cache import Cache
 from .clock import Clock, Deadline, sleep
 from .control import MAX_OFFSET, SESSION_BYTE, Words, generation_of, offset_of
@@ -60,6 +61,7 @@ class Session:
         self.dir_mode = dir_mode
         self.recovery = RecoveryReport()
         self.cache = Cache(files, layout, dir_mode=dir_mode, file_mode=file_mode)
+        self.bell = Bell(files, layout, clock, dir_mode=dir_mode, file_mode=file_mode)
         self._closed = False
         self._begin()
         fork_guard.add(self)
@@ -336,6 +338,7 @@ class Session:
         """Close the files without leaving in order: of a session that could not be opened, or not be left."""
         with self._mutex.lock:
             self._closed = True
+            self.bell.close()
             self._drop_log()
             if self._lock_file is not None:
                 self._lock_file.release()
@@ -367,10 +370,43 @@ class Session:
         with self._mutex.lock:
             if self._closed:
                 raise self._closed_error()
+            words = self._words()
+            return None if words is None else words.end
+
+    def _words(self) -> Words | None:
+        """The control words, without any lock of the log."""
+        try:
+            return None if self._lock_file is None else self._lock_file.control.read()
+        except OSError:
+            return None  # the next verb meets the same error, and says so
+
+    # -- the bell
+
+    def listen(self) -> Listening:
+        """Be woken when somebody appends work; see ``Listening``. To be renewed every ``SAFETY_SECONDS``.
+
+        Raises:
+            QueueClosedError: the session is closed.
+        """
+        with self._mutex.lock:
+            if self._closed:
+                raise self._closed_error()
+            opened = end = None
             try:
-                return None if self._lock_file is None else self._lock_file.control.read().end
+                if self._log is not None and self._lock_file is not None and self._still_named():
+                    end = self._lock_file.control.read().end
+                    opened = self.bell.open()
+                    end = self.bell.announce(self._lock_file.control)
             except OSError:
-                return None  # the next verb meets the same error, and says so
+                opened = None
+            return Listening(self.files, opened, end, self.look)
+
+    def ring(self) -> None:
+        """Wake one of those who wait for work, if anybody does."""
+        with self._mutex.lock:
+            words = self._words()
+        if words is not None:
+            self.bell.ring_for(words)
 
     # -- fork
 
@@ -392,6 +428,7 @@ class Session:
             self._log.descriptor if self._log else None,
             self._pointer,
             self._lock_file.descriptor if self._lock_file else None,
+            self.bell.give_up(),
         )
         for descriptor in inherited:
             if descriptor is not None:

@@ -7,9 +7,10 @@ left unfinished: after a failed one, the next would succeed and prove nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from .clock import Deadline, sleep
-from .control import generation_of
+from .control import Words, generation_of
 from .errors import LockTimeoutError, OutcomeUnknownError
 from .files import Files
 from .generations import Layout
@@ -116,11 +117,12 @@ class SyncLock:
             raise OutcomeUnknownError("sync", log.path, error) from error
         control.set_synced(goal)
 
-    def sync_if_sound(self, log: Log, lock_file: LockFile, target: int) -> int | None:
+    def sync_if_sound(self, log: Log, lock_file: LockFile, target: int, notice: Callable[[Words], None]) -> int | None:
         """Sync the log, if the words allow it. The caller holds the sync lock.
 
         Args:
             target: the position that has to become durable.
+            notice: is shown the words before the sync.
 
         Returns:
             The live generation, in which ``target`` is durable; ``None`` when the tail has to be secured first.
@@ -129,6 +131,7 @@ class SyncLock:
             OutcomeUnknownError: the sync failed.
         """
         words = lock_file.control.read()
+        notice(words)
         if words.synced >= target:
             return generation_of(words.synced)
         if (

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,10 @@ class RecordingFiles(Files):
         self._note("truncate", self.paths.get(fd, ""), offset=size)
         super().truncate(fd, size)
 
+    def wait_readable(self, fds: Sequence[int], seconds: float) -> list[int]:
+        self._note("wait_readable", self.paths.get(fds[0], ""))
+        return super().wait_readable(fds, seconds)
+
 
 def _on_descriptor(name: str) -> Any:
     def method(self: RecordingFiles, fd: int, *args: Any, **kwargs: Any) -> Any:
@@ -149,11 +153,11 @@ def _on_path(name: str) -> Any:
     return method
 
 
-for _name in ("size", "identity", "datasync", "sync", "set_mode", "flock", "funlock"):
+for _name in ("size", "identity", "datasync", "sync", "set_mode", "flock", "funlock", "is_fifo", "put_byte", "read"):
     setattr(RecordingFiles, _name, _on_descriptor(_name))
 for _name in ("lock_byte", "unlock_byte"):
     setattr(RecordingFiles, _name, _on_descriptor(_name))
-for _name in ("path_identity", "mode", "listdir", "unlink", "make_directory"):
+for _name in ("path_identity", "mode", "listdir", "unlink", "make_directory", "make_fifo"):
     setattr(RecordingFiles, _name, _on_path(_name))
 
 

@@ -115,7 +115,7 @@ def test_control_words_of_any_bytes_are_words_or_missing(tmp_path_factory, data:
         words = Control(Files(), fd).read()
     finally:
         os.close(fd)
-    assert (words == MISSING) == (not data.startswith(b"NBWORDS2") or len(data) < 80 or not any(data[8:80]))
+    assert (words == MISSING) == (not data.startswith(b"NBWORDS2") or len(data) < 88 or not any(data[8:88]))
 
 
 @given(st.binary(max_size=30) | st.from_regex(rb"\A[0-9]{1,9}\n?\Z"))

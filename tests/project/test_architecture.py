@@ -35,6 +35,7 @@ ENGINE_ORDER = [
     "log",
     "new_log",
     "lockfile",
+    "bell",
     "syncing",
     "snapshots",
     "selection",

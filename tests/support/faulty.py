@@ -11,24 +11,27 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nobroker_django.engine.files import Files
 
-READING = frozenset({"pread", "size", "identity", "path_identity", "mode", "listdir"})
+READING = frozenset({"pread", "size", "identity", "path_identity", "mode", "listdir", "is_fifo"})
+BELL = frozenset({"put_byte", "read", "wait_readable"})
 LOCKING = frozenset({"flock", "funlock", "lock_byte", "unlock_byte"})
 WRITING = frozenset(
     {
         *("write", "pwrite", "allocate", "truncate", "datasync", "sync", "sync_directory"),
-        *("rename", "link", "unlink", "make_directory"),
+        *("rename", "link", "unlink", "make_directory", "make_fifo"),
     }
 )
 OPENING = frozenset({"open", "set_mode"})
 SYNCING = frozenset({"datasync", "sync", "sync_directory"})
-FILLING = frozenset({"write", "pwrite", "allocate", "rename", "link", "make_directory"})  # and creating files
-ALL = READING | LOCKING | WRITING | OPENING
+FILLING = frozenset(
+    {"write", "pwrite", "allocate", "rename", "link", "make_directory", "make_fifo"}
+)  # and creating files
+ALL = READING | LOCKING | WRITING | OPENING | BELL
 
 
 class Call(NamedTuple):
@@ -167,6 +170,25 @@ class Watched(Files):
 
     def set_mode(self, fd: int, mode: int, directory: str | os.PathLike[str]) -> None:
         self._do(Call("set_mode", self._path(fd)), lambda _: Files.set_mode(self, fd, mode, directory))
+
+    def make_fifo(self, path: str | os.PathLike[str], mode: int) -> None:
+        self._do(Call("make_fifo", os.fspath(path)), lambda _: Files.make_fifo(self, path, mode))
+
+    def is_fifo(self, fd: int) -> bool:
+        answer: bool = self._do(Call("is_fifo", self._path(fd)), lambda _: Files.is_fifo(self, fd))
+        return answer
+
+    def put_byte(self, fd: int) -> None:
+        self._do(Call("put_byte", self._path(fd)), lambda _: Files.put_byte(self, fd))
+
+    def read(self, fd: int, count: int) -> bytes:
+        data: bytes = self._do(Call("read", self._path(fd), (count,)), lambda _: Files.read(self, fd, count))
+        return data
+
+    def wait_readable(self, fds: Sequence[int], seconds: float) -> list[int]:
+        call = Call("wait_readable", self._path(fds[0]), (seconds,))
+        ready: list[int] = self._do(call, lambda _: Files.wait_readable(self, fds, seconds))
+        return ready
 
     def flock(self, fd: int, *, exclusive: bool) -> bool:
         call = Call("flock", self._path(fd), (exclusive,))

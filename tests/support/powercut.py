@@ -167,7 +167,7 @@ class TraceFiles(Watched):
 
 
 def _read_directory(path: Path) -> dict[str, bytes]:
-    return {entry.name: entry.read_bytes() for entry in path.iterdir()} if path.is_dir() else {}
+    return {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.is_file()} if path.is_dir() else {}
 
 
 @dataclass

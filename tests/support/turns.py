@@ -92,7 +92,7 @@ class Turns:
             yield
 
 
-_SYNCED, _SYNCING_WORD, _POISONED = 32, 40, 48  # see ``control``
+_SYNCED, _SYNCING_WORD, _POISONED, _LISTENING = 32, 40, 48, 80  # see ``control``
 
 
 class TurnFiles(TraceFiles):
@@ -143,6 +143,8 @@ class TurnFiles(TraceFiles):
             needed = {"sync"} if call.arguments[1] in (_SYNCED, _SYNCING_WORD) else {"flock"}
             if call.arguments[1] == _POISONED:
                 needed = set() if held else {"flock or sync"}
+            elif call.arguments[1] == _LISTENING:
+                needed = set()
         if not needed <= held:
             self.breaches.append(f"{call} without {needed - held}")
 

@@ -45,12 +45,13 @@ def test_the_words_stand_where_the_docstring_says(lock_fd):
     control.set_build(5)
     control.set_clean(6)
     control.set_damaged(7)
-    data = os.pread(lock_fd, 80, 0)
+    control.set_listening(8)
+    data = os.pread(lock_fd, 88, 0)
     assert data[:8] == b"NBWORDS2"
-    assert struct.unpack("<9Q", data[8:]) == (
-        0xFEDCBA9876543210, position(1, 200), position(1, 100), position(1, 150), 1, 1, 5, 6, 7,
+    assert struct.unpack("<10Q", data[8:]) == (
+        0xFEDCBA9876543210, position(1, 200), position(1, 100), position(1, 150), 1, 1, 5, 6, 7, 8,
     )  # fmt: skip
-    assert control.read() == Words(*struct.unpack("<9Q", data[8:]))
+    assert control.read() == Words(*struct.unpack("<10Q", data[8:]))
     control.set_synced(position(1, 200))
     assert (control.read().synced, control.read().syncing) == (position(1, 200), 0)
 

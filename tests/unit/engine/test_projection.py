@@ -3,12 +3,11 @@
 import os
 import sqlite3
 import threading
-import time
 
 import pytest
 
 from nobroker_django import BackoffPolicy, Queue, StorageError
-from nobroker_django.engine import deciding, leasing
+from nobroker_django.engine import bell, deciding, leasing
 from nobroker_django.engine.files import Files
 from nobroker_django.engine.unit import Unit
 from tests.contract.helpers import RecordingFiles
@@ -177,7 +176,7 @@ def test_many_expired_leases_are_taken_back_in_pieces(open_queue, clock, monkeyp
 def test_a_lease_with_a_timeout_notices_at_once_what_came_between_the_look_and_the_wait(open_queue, monkeypatch):
     queue, producer = open_queue(), open_queue()
     look = type(queue)._lease_now
-    sleeps = []
+    waits = []
 
     def late(self, *args):
         answer = look(self, *args)
@@ -186,10 +185,9 @@ def test_a_lease_with_a_timeout_notices_at_once_what_came_between_the_look_and_t
         return answer
 
     monkeypatch.setattr(type(queue), "_lease_now", late)
-    sleep = time.sleep
-    monkeypatch.setattr(leasing, "sleep", lambda seconds: (sleeps.append(seconds), sleep(seconds)))
+    monkeypatch.setattr(bell.Listening, "wait", lambda self, seconds: waits.append(seconds))
     assert queue.lease_one(timeout=60).payload == "just now"
-    assert len(sleeps) <= 1
+    assert waits == []
 
 
 def test_a_lease_with_a_timeout_wakes_up_for_an_enqueue_of_another_object(open_queue):
