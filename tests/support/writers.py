@@ -164,12 +164,15 @@ class Writer:
         count = self._rng.choice((1, 2))
 
         def act() -> dict[str, Any]:
+            tokens = self._history.tokens
+            latest = max(tokens, default="")  # of a lease that was over before this one began
             jobs = self._queue.lease(count)
             self._held += jobs
             for job in jobs:
                 assert job.lease_token is not None
-                assert all(job.lease_token > token for token in self._history.tokens), "a token was given out again"
-                self._history.tokens.append(job.lease_token)
+                assert job.lease_token > latest, "a token was given out again"
+                assert job.lease_token not in tokens, "a token was given out twice"
+                tokens.append(job.lease_token)
             return {"changes": {key_of(job): ("leased", job.attempts) for job in jobs}, "durable": False}
 
         self._verb(_leased, act)
