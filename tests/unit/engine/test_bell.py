@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from nobroker_django import BackoffPolicy, Queue, QueueClosedError
-from nobroker_django.engine import bell
+from nobroker_django.engine import bell, leasing
 from nobroker_django.engine.files import Files
 from tests.support.faulty import Call, Failing, Hooked, Recorder
 
@@ -36,6 +36,7 @@ def no_safety(monkeypatch):
     """Nobody looks without being told, so that what is not rung for is missed."""
     monkeypatch.setattr(bell, "SAFETY_SECONDS", 1000.0)
     monkeypatch.setattr(bell, "LISTENING_SECONDS", 3000.0)
+    monkeypatch.setattr(leasing, "_LONGEST_WAIT_SECONDS", 1000.0)
 
 
 def fifo(queue_dir):
@@ -84,6 +85,16 @@ def test_what_may_make_a_job_leasable_rings_and_nothing_else_does(open_queue, cl
     rung(listener)
     assert after(lambda: queue.lease(1)) == 1  # it takes back all four
     assert after(queue.purge) == 0
+
+
+def test_a_lease_that_finds_nothing_but_took_one_back_rings_for_the_new_time(open_queue, clock):
+    listener, queue = open_queue(), open_queue(backoff=BackoffPolicy(base=100), visibility_timeout=10)
+    queue.enqueue("a")
+    queue.lease()
+    clock.advance(10)
+    rung(listener)
+    assert queue.lease() == []
+    assert rung(listener) == 1
 
 
 def test_a_queue_that_is_not_durable_rings_as_well(open_queue):
@@ -150,7 +161,7 @@ def test_who_waits_sleeps_until_the_next_job_is_due(open_queue, clock, no_safety
 def test_who_finds_the_byte_gone_waits_on(open_queue, no_safety):
     producer, waits = open_queue(), []
 
-    class Overtaken(Files):
+    class Overtaken(Recorder):
         def wait_readable(self, fds, seconds):
             waits.append(seconds)
             producer.enqueue("x")
@@ -160,9 +171,11 @@ def test_who_finds_the_byte_gone_waits_on(open_queue, no_safety):
                 producer.ack(producer.lease_one())
             return ready
 
-    queue = open_queue(files=Overtaken())
+    queue = open_queue(files=(files := Overtaken()))
+    files.calls.clear()
     assert queue.lease_one(timeout=60).payload == "x"
     assert len(waits) == 2
+    assert files.kinds().count("flock") == 2  # before the wait, and after it
 
 
 def test_a_lease_that_runs_out_of_time_leaves_the_byte_to_others(open_queue):
@@ -190,7 +203,7 @@ def test_a_thread_that_waits_is_told_when_the_queue_is_closed(open_queue, no_saf
         except QueueClosedError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     assert waiting.wait(60)
     queue.close()
@@ -308,12 +321,13 @@ def test_a_fifo_that_went_is_noticed_by_the_next_look(open_queue, queue_dir, ins
         producer.enqueue("x")
 
     files.during = during
-    assert open_queue(files=files).lease_one(timeout=60).payload == "x"
+    queue = open_queue(files=files)
+    assert queue.lease_one(timeout=60).payload == "x"
     assert len(files.waits) == 1
     if instead != "a file":
-        rung(producer)
+        rung(queue)
         producer.enqueue("y")
-        assert rung(producer) == 1
+        assert rung(queue) == 1
     else:
         assert fifo(queue_dir).read_bytes() == b""
 
