@@ -107,7 +107,9 @@ class Story:
 
     def start_workers(self) -> None:
         """Two processes of two threads each."""
-        self.worker = self.processes.start("worker", "nobroker_work", "--processes", "2", "--threads", "2")
+        self.worker = self.processes.start(
+            "worker", "nobroker_work", "--no-reload", "--processes", "2", "--threads", "2"
+        )
         self.progress.say("Started nobroker_work with 2 processes of 2 threads")
 
     def kill_a_worker(self) -> Job:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
+from argparse import BooleanOptionalAction
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from nobroker_django import checks
-from nobroker_django.cli.exits import EXIT_GIVEN_BACK
+from nobroker_django.cli.exits import EXIT_GIVEN_BACK, UsageError
 from nobroker_django.cli.values import positive_integer, seconds
 from nobroker_django.commandline import NobrokerCommand, add_queue_option, chosen_queues
 from nobroker_django.worker.options import EXIT_DAMAGE, WorkerOptions
+from nobroker_django.worker.reloading import Reloader, die_with_parent, is_inner
 from nobroker_django.worker.supervisor import Supervisor
 
 REASONS = {
@@ -45,6 +50,12 @@ class Command(NobrokerCommand):
             "--idle-timeout", type=seconds, metavar="SECONDS", help="end a process that had no job for so long"
         )
 
+        parser.add_argument(
+            "--reload",
+            action=BooleanOptionalAction,
+            help="start anew when the code changes; without either, with DEBUG and without --drain",
+        )
+
     def check(self, *args: Any, **kwargs: Any) -> None:
         with checks.without_tasks():
             super().check(*args, **kwargs)
@@ -53,6 +64,10 @@ class Command(NobrokerCommand):
         if threading.current_thread() is not threading.main_thread():
             raise CommandError("nobroker_work handles signals and must run in the main thread")
         reserve_standard_descriptors()
+        if is_inner():
+            die_with_parent(signal.SIGTERM)
+        elif self._reloads(options):
+            sys.exit(Reloader(self.stream, options["verbosity"]).run())
         code = Supervisor(
             WorkerOptions(
                 queues=tuple(chosen_queues(options["queues"])),
@@ -68,6 +83,15 @@ class Command(NobrokerCommand):
         ).run()
         if code:
             raise CommandError(REASONS.get(code, "the worker cannot start; see the lines above"), returncode=code)
+
+    def _reloads(self, options: dict[str, Any]) -> bool:
+        """Whether to watch the code; by default only what was started from a command line, which can be run again."""
+        if options["reload"] is None:
+            by_hand = getattr(self, "_called_from_command_line", False)
+            return bool(settings.DEBUG and by_hand and not options["drain"])
+        if options["reload"] and options["drain"]:
+            raise UsageError("--reload and --drain contradict each other: a drained worker has ended")
+        return bool(options["reload"])
 
 
 def reserve_standard_descriptors() -> None:
