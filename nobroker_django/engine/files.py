@@ -90,6 +90,10 @@ class Files:
         """Size of the open file in bytes."""
         return os.fstat(fd).st_size
 
+    def block_bytes(self, fd: int) -> int:
+        """In pieces of how many bytes the file system keeps the open file."""
+        return os.fstat(fd).st_blksize
+
     def identity(self, fd: int) -> tuple[int, int]:
         """Device and inode of the open file."""
         st = os.fstat(fd)

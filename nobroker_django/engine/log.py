@@ -216,6 +216,18 @@ class Log:
         self.files.truncate(self.fd, size)
         self._room_end = 0
 
+    def blank(self, end: int) -> None:
+        """Write zeros behind the last record, at ``end`` (bytes), up to where its block ends, for the next sync.
+
+        They are there already, but a failed sync may have left on the disk what was cut: the block counts as written
+        then, and its pieces could stand behind, or inside, what is written next. The blocks that follow went with the
+        file's size, which a file system tries again, or stops.
+        """
+        count = -end % min(self.files.block_bytes(self.fd) or LEAST_ROOM_BYTES, LEAST_ROOM_BYTES)
+        if count:
+            self._make_room(end, end + 1)
+            write_all(self.files, self.fd, bytes(count), end)
+
     def take_room_away(self, end: int) -> None:
         """Let the file end with its last record, at ``end`` (bytes)."""
         if self.size() > end:

@@ -289,9 +289,9 @@ def secure(
     """Make the end of the log certain. The caller holds the log's lock and its sync lock.
 
     On disk: poison; the torn tail copied aside and cut; what is left of the uncertified part written again from the
-    bytes that were checked (a failed sync may have left clean pages that never reached the disk), synced; an ``OPEN``
-    record, synced; the directory synced; the control words, poison last. A crash anywhere leaves poison or words
-    that do not fit, and the next writer starts over.
+    bytes that were checked, and the zeros behind it (a failed sync may have left clean pages that never reached the
+    disk), synced; an ``OPEN`` record, synced; the directory synced; the control words, poison last. A crash anywhere
+    leaves poison or words that do not fit, and the next writer starts over.
 
     Raises:
         CorruptLogError: acknowledged data are damaged; nothing was changed.
@@ -306,6 +306,7 @@ def secure(
         log.truncate(tail.good)
     if tail.certified < tail.good:
         _write_again(log, files, tail)
+    log.blank(tail.good)
     log.datasync()
     data, last, _ = encode_batch([Open.TYPE], [encode_body(Open(at=now))], 0)
     log.append(data, tail.good)

@@ -33,6 +33,7 @@ RULES = frozenset(
         "securing takes the sync lock",
         "poison comes first when securing, and goes last",
         "what was verified is written again",
+        "what was cut is written again",
         "the cut is on the disk before anything follows",
         "OPEN is on the disk before the words speak of it",
         "who waits compares at the end",
@@ -149,7 +150,7 @@ class SyncModel:
             yield Step("the older copy is put back", after, fault=True)
         if s.evictions:
             for number, possible in enumerate(s.disk):
-                if number in s.dirty or len(possible) == 1 or s.cache[number] is None:
+                if number in s.dirty or len(possible) == 1:
                     continue
                 for content in possible - {s.cache[number]}:
                     cell = Cell(ZEROS, 0, whole=False) if content is None else content
@@ -191,6 +192,10 @@ class SyncModel:
                 if "what was verified is written again" in self.rules:
                     for number in again:
                         s = _write(s, number, one.kept[number])
+                if "what was cut is written again" in self.rules:
+                    for number in range(len(one.kept), CELLS):
+                        if len(s.disk[number]) > 1:  # elsewhere it changes nothing
+                            s = _write(s, number, None)
                 yield Step(f"writes cells {again.start} to {again.stop} again", _at(s, p, "sync the tail"))
             case "sync the tail":
                 if "the cut is on the disk before anything follows" in self.rules:
@@ -337,9 +342,8 @@ class SyncModel:
         )
         yield Step("fdatasync", _at(s._replace(disk=disk, dirty=frozenset()), p, then))
         if s.failures and s.dirty:
-            # Pages of a failed sync are clean from then on; a size that was cut is tried again.
-            cut = frozenset(number for number in s.dirty if s.cache[number] is None)
-            failed = s._replace(failures=s.failures - 1, dirty=cut)
+            # Pages of a failed sync are clean from then on, also those whose end was cut.
+            failed = s._replace(failures=s.failures - 1, dirty=frozenset())
             yield Step("fdatasync FAILS", _at(failed, p, otherwise), fault=True)
 
     def _token(self, s: State, number: int) -> State:

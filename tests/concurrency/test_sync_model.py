@@ -26,6 +26,7 @@ SHOWN_BY: dict[str, tuple[Verbs, dict[str, int]]] = {
     "securing takes the sync lock": (TWO, {"kills": 1, "failures": 1}),
     "poison comes first when securing, and goes last": (TWO, {"kills": 2, "failures": 1}),
     "what was verified is written again": (TWO, {"failures": 1}),
+    "what was cut is written again": (TWO, {"kills": 1, "failures": 1}),
     "the cut is on the disk before anything follows": (TWO, {"kills": 1}),
     "OPEN is on the disk before the words speak of it": (LEASING, {"kills": 1}),
     "who waits compares at the end": (TWO, {"failures": 1, "evictions": 1}),

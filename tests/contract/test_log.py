@@ -91,7 +91,7 @@ def test_bytes_once_written_never_change_and_only_appends_reach_the_log(open_que
     for call in files.record.on(".log", "write", "pwrite", "allocate", "truncate"):
         end = end or call.offset  # the first one is the opener's, behind what the creation wrote
         assert call.offset == end
-        end += len(call.data)
+        end += len(call.data.rstrip(b"\0"))  # zeros are written behind the end, where zeros are
     assert end == len(before)
     assert files.record.on(".log", "truncate") == files.record.on(".log", "truncate")[:1]  # the last closer's
 
@@ -665,8 +665,9 @@ def test_a_process_that_opens_the_queue_later_writes_the_doubtful_bytes_again(op
     files = RecordingFiles()
     queue = open_queue(files=files)
     calls = files.record.on(".log", "pwrite", "datasync")
-    assert [call.name for call in calls[:2]] == ["pwrite", "datasync"]
+    assert [call.name for call in calls[:3]] == ["pwrite", "pwrite", "datasync"]
     assert data in calls[0].data
+    assert calls[1].data.strip(b"\0") == b""  # the zeros behind them as well
     assert [job.payload for job in queue.list_jobs()] == ["sure", "doubtful"]
 
 

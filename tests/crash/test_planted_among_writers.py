@@ -18,6 +18,7 @@ from nobroker_django.engine.lockfile import LockFile
 from nobroker_django.engine.log import Log
 from nobroker_django.engine.recovery import Tail
 from nobroker_django.engine.syncing import SyncLock
+from tests.crash.test_failed_cut import recover_halves, refused_writes
 from tests.support.crashing import Findings, noting, recover_draws, traced
 from tests.support.faulty import Watched
 from tests.support.ledger import Ledger, Script
@@ -82,7 +83,7 @@ def old_log_unlinked_before_the_pointer_is_synced(patch: pytest.MonkeyPatch) -> 
         (words_believed_unexamined, 0),
         (synced_raised_before_the_sync, 0),
         (sync_lock_let_go_before_synced_is_raised, 0),
-        (old_log_unlinked_before_the_pointer_is_synced, 9),
+        (old_log_unlinked_before_the_pointer_is_synced, 21),
     ],
 )
 def test_interleaved_writers_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, seed: int):
@@ -236,3 +237,18 @@ def test_that_finds_a_witness_not_compared(fast_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Promise, "_compare", lambda self: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         cut_while_somebody_waits(fast_path, monkeypatch)
+
+
+def cuts_not_written_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "blank", lambda self, end: None)
+
+
+@pytest.mark.parametrize("jobs", [4, 40])
+def test_that_finds_cuts_that_are_not_written_again(fast_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int):
+    """And what comes of them: a queue that needs a person after a power cut."""
+    cuts_not_written_again(monkeypatch)
+    findings = Findings()
+    for story in refused_writes(fast_path, tuple(f"lost{number}" for number in range(jobs))):
+        if story.end():
+            recover_halves(story, fast_path / "scratch", findings)
+    assert any("not the trace of a crash" in text for text in findings.broken)

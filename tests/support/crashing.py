@@ -13,7 +13,7 @@ from typing import Any
 from nobroker_django import NobrokerError
 
 from .ledger import Ledger, Script, check_recovered, reopened_shows_the_same
-from .powercut import Disk, Killed, TraceFiles, write_image
+from .powercut import SECTOR, Disk, Killed, TraceFiles, write_image
 from .scripts import clock, open_queue
 
 
@@ -83,6 +83,31 @@ def cuts(trace: TraceFiles) -> Iterator[tuple[Disk, Ledger, bool]]:
         changed = disk.apply(event)
         if event.kind != "found":  # which is how the trace begins
             yield disk, ledger, changed
+
+
+def written_into_doubt(trace: TraceFiles) -> list[str]:
+    """Writes to a log behind which the disk may still hold what was cut.
+
+    A power cut may then leave a record of two halves, which nobody can tell from damage. Draws find that now and then;
+    this finds it in every run in which it could happen.
+    """
+    disk, found = Disk(), []
+    for number, event in enumerate(trace.trace):
+        if event.kind == "write":
+            file, (_, offset, data) = disk.files[event.arguments[0]], event.arguments
+            is_log = offset and file.content.startswith(b"NOBROKER")  # the first record is set before a log is live
+            if is_log and file.content[offset : offset + len(data)] != data:  # what is written again changes nothing
+                behind = [
+                    index * SECTOR
+                    for index, possible in file.sectors.items()
+                    if any(content[max(0, offset - index * SECTOR) :].strip(b"\0") for content in possible)
+                ]
+                if behind:
+                    found.append(
+                        f"event {number}: {len(data)} bytes are written at {offset}, and at {behind} is what?"
+                    )
+        disk.apply(event)
+    return found
 
 
 class Recoverer:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from nobroker_django.engine.files import Files
 
-READING = frozenset({"pread", "size", "identity", "path_identity", "mode", "listdir", "is_fifo"})
+READING = frozenset({"pread", "size", "block_bytes", "identity", "path_identity", "mode", "listdir", "is_fifo"})
 BELL = frozenset({"put_byte", "read", "wait_readable"})
 LOCKING = frozenset({"flock", "funlock", "lock_byte", "unlock_byte"})
 WRITING = frozenset(
@@ -95,6 +95,10 @@ class Watched(Files):
 
     def size(self, fd: int) -> int:
         number: int = self._do(Call("size", self._path(fd)), lambda _: Files.size(self, fd))
+        return number
+
+    def block_bytes(self, fd: int) -> int:
+        number: int = self._do(Call("block_bytes", self._path(fd)), lambda _: Files.block_bytes(self, fd))
         return number
 
     def identity(self, fd: int) -> tuple[int, int]:

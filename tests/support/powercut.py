@@ -4,7 +4,9 @@ The model is the weakest that file systems are allowed to be. Until a sync of th
 any one of the contents that it had since the last one, independently of the others; the file has any of the sizes that
 it had, or one between; sectors that never reached the disk read as zeros, and so does what was only allocated. Until
 a sync of the directory, each change of a name is kept or lost independently. A failed sync leaves everything open, and
-later syncs do not write those sectors again (they are clean in the cache): the behaviour of Linux since 4.13.
+later syncs do not write those sectors again (they are clean in the cache): the behaviour of Linux since 4.13. That
+holds for the zeros behind a cut as well, in the block that it goes through. Blocks that were cut off whole are given
+up by the file's metadata, which a file system tries again, or no later sync succeeds.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from .faulty import WRITING, Call, Watched
 
 SECTOR = 512
+BLOCK = 4096
 
 
 @dataclass
@@ -177,6 +180,7 @@ class SimulatedFile:
     content: bytearray = field(default_factory=bytearray)
     sectors: dict[int, list[bytes]] = field(default_factory=dict)  # possible contents, oldest first
     dirty: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)  # of the dirty ones, those of blocks that were cut off whole
     sizes: list[int] = field(default_factory=lambda: [0])
     size_dirty: bool = False
     begun: dict[Any, tuple[dict[int, bytes], int]] = field(default_factory=dict)  # syncs under way
@@ -196,6 +200,7 @@ class SimulatedFile:
         for index in range(start // SECTOR, (stop + SECTOR - 1) // SECTOR):
             self.sectors.setdefault(index, [bytes(SECTOR)]).append(self._sector(index))
             self.dirty.add(index)
+            self.given_up.discard(index)
 
     def write(self, offset: int, data: bytes) -> None:
         if len(self.content) < offset:
@@ -217,6 +222,8 @@ class SimulatedFile:
         for index in [index for index in self.sectors if index * SECTOR >= size]:
             self.sectors[index].append(bytes(SECTOR))
             self.dirty.add(index)
+            if index * SECTOR >= size + -size % BLOCK:
+                self.given_up.add(index)
         self._sized()
 
     def _sized(self) -> None:
@@ -226,13 +233,16 @@ class SimulatedFile:
 
     def sync_begins(self, key: Any) -> None:
         self.begun[key] = {index: self._sector(index) for index in self.dirty}, len(self.content)
-        self.dirty = set()
+        self.dirty = set(self.given_up)
 
     def sync_ends(self, key: Any, *, well: bool) -> None:
         written, size = self.begun.pop(key)
         if not well:
             return
         for index, content in written.items():
+            if index in self.given_up and content == self._sector(index):
+                self.given_up.discard(index)
+                self.dirty.discard(index)
             possible = self.sectors[index]
             newest = len(possible) - 1 - possible[::-1].index(content) if content in possible else 0
             self.sectors[index] = possible[newest:]
@@ -369,6 +379,10 @@ class Disk:
                 if keep:
                     names.pop(change[1], None)
         return names
+
+    def newest_names(self) -> dict[str, int]:
+        """The names as they are: path to file."""
+        return self._names([True] * len(self.pending))
 
     def draw_names(self, rng: random.Random) -> dict[str, int]:
         """One legal set of names: path to file."""

@@ -13,6 +13,7 @@ from unittest import mock
 
 from nobroker_django import Job, JobNotFoundError, NobrokerError, NotLeasedError, Queue
 
+from .crashing import written_into_doubt
 from .history import Effect, History, positions_noted
 from .ledger import State, key_of, payload_of
 from .powercut import Killed, TraceFiles
@@ -304,7 +305,7 @@ def interleaved(directory: Path, seed: int, *, old: bool = False) -> TraceFiles:
     with positions_noted(), turns.instead_of_sleeping():
         turns.run(*bodies)
     trace.note("ledger", history.ledger())
-    breaches = [breach for files in recorders for breach in files.breaches]
+    breaches = [breach for files in recorders for breach in files.breaches] + written_into_doubt(trace)
     assert not breaches, f"seed {seed}: {breaches}"
     with open_queue(directory) as queue:
         problems = history.ledger().problems(queue.list_jobs())

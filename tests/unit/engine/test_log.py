@@ -156,7 +156,8 @@ def test_a_refused_allocation_loses_nothing_and_appending_goes_on(open_queue, qu
     stored = []
     for text in ("x" * 300, "y" * 40_000) * 10:
         stored.append(queue.enqueue(text).id)
-        assert live_log(queue_dir).stat().st_size == log_end(live_log(queue_dir))  # what it got it has given back
+        found, end = live_log(queue_dir).stat(), log_end(live_log(queue_dir))
+        assert found.st_size <= end + -end % found.st_blksize  # beyond its last block it has given all of it back
     assert 2 <= len(files.record.on(".log", "allocate")) <= 5  # not at every append
     assert not queue.recovery.repaired
     assert [job.id for job in open_queue().list_jobs()] == stored
