@@ -1,7 +1,7 @@
-"""One delivery of one job: decode the payload, find the task, call it, record the outcome.
+"""One delivery of one job: decode the payload, find the task, call it, say what the queue is to be told.
 
-Invariant: whatever the task does, raising ``BaseException`` included, becomes a record in the queue or a line in
-the log, never an exception for the caller. Hard time limits, leases and threads belong to ``worker``.
+Invariant: whatever the task does, raising ``BaseException`` included, becomes an ``Ended``, never an exception for the
+caller. Time limits, leases, threads and the recording belong to ``worker``.
 """
 
 from __future__ import annotations
@@ -13,30 +13,27 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.cache import caches
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 from . import conf, payloads, registry
-from .cli.documents import error_text
 from .current import CurrentJob, running
 from .decorators import Task
-from .engine.errors import (
-    CorruptLogError,
-    JobNotFoundError,
-    NobrokerError,
-    NotLeasedError,
-    QueueClosedError,
-    SerializationError,
-)
+from .engine.endings import Ended
+from .engine.errors import NobrokerError, SerializationError
 from .engine.job import Job, JobState
-from .engine.queue import Queue
-from .limits import limits_of
+from .engine.worker_queue import Settled, WorkerQueue
+from .limits import Limits, limits_of
 from .worker.soft_limits import SoftLimits, run_limited
+
+soft_limits = SoftLimits()
+"""The watchdog of this process."""
 
 
 class Outcome(enum.Enum):
@@ -47,12 +44,6 @@ class Outcome(enum.Enum):
     DEAD = "dead"  # now a dead letter
     LOST = "lost"  # the lease had ended before the outcome could be recorded
     UNRECORDED = "unrecorded"  # the queue could not be written; the lease will end
-
-
-_Recorded = tuple[Outcome, Job | None, str]
-RECORDING_PAUSES = (0.2, 1.0, 3.0)
-"""Seconds between the tries to record an outcome that the queue could not take (full disk, busy lock)."""
-_soft_limits = SoftLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,54 +92,175 @@ class ReturnValueError(SerializationError):
         self.reason = error.reason
 
 
-def execute(queue: Queue, job: Job, *, before_recording: Callable[[], object] | None = None) -> Report:
-    """Run a leased job and record what became of it.
+Guard = Callable[[Task[Any, Any]], AbstractContextManager[object]]
+"""What stands around the call of a task: time limits."""
+AsyncGuard = Callable[[Task[Any, Any], Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""The same for a coroutine task: awaited in its place."""
 
-    Args:
-        queue: where it was leased.
-        job: the delivery.
-        before_recording: called once the task has ended and before the queue is told.
 
-    Returns:
-        What happened. Only an interpreter that is going down makes this raise.
-    """
-    started = time.monotonic()
-    process = os.getpid()
-    name = _shown_name(job)
-    value: Any = None
-    failure: BaseException | None = None
-    delay: float | None = None
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """A task that has run (or could not), and what the queue has to be told of it."""
+
+    job: Job
+    task: str
+    seconds: float
+    ended: Ended
+
+
+def perform(queue: str, job: Job, guard: Guard | None = None) -> Performed:
+    """Run a job that was leased from a queue in this thread. Only an interpreter that goes down makes this raise."""
+    run = _Run(job)
     _close_connections_safely()
     try:
-        task, call = _resolve(job)
-        name = task.name
-        # Counted from the deliveries so far, as the engine does for the queue's own policy.
-        delay = task.backoff.delay_for(job.attempts) if task.backoff is not None else None
-        here = CurrentJob(job.id, name, queue.name, job.attempts)
-        value = _run(task, call, here, _soft_limit(task, queue))
-    except UnknownTaskError as error:
-        failure, delay = error, conf.get_settings().unknown_task_delay
+        task, call = run.resolve()
+        context = contextvars.Context()
+        context.run(running.set, CurrentJob(job.id, task.name, queue, job.attempts))
+        try:
+            with guard(task) if guard is not None else nullcontext():
+                run.value = context.run(_call, task, call)
+        finally:
+            context.run(caches.close_all)  # Django keeps its cache connections in context variables too
     except BaseException as error:
-        failure = error
-    if os.getpid() != process:
-        _end_forked_process(failure)
+        run.failure = error
+    run.end_if_forked()
     _close_connections_safely()
-    if before_recording is not None:
-        before_recording()
-    outcome, settled, message = _record_patiently(queue, job, name, value, failure, delay)
-    retry_in = None
-    if settled is not None and outcome is Outcome.FAILED:
-        retry_in = max(0.0, settled.available_at - time.time())
+    return run.performed()
+
+
+async def perform_async(queue: str, job: Job, guard: AsyncGuard | None = None) -> Performed:
+    """Run a leased job of a coroutine function on the running event loop, as a task with a context of its own.
+
+    Args:
+        guard: awaited with the task and its coroutine in place of the coroutine alone.
+    """
+    run = _Run(job)
+    try:
+        task, call = run.resolve()
+        running.set(CurrentJob(job.id, task.name, queue, job.attempts))
+        async with ThreadSensitiveContext() as threads:
+            try:
+                coroutine = task.function(*call.args, **call.kwargs)
+                run.value = await (coroutine if guard is None else guard(task, coroutine))
+            finally:
+                caches.close_all()
+                if threads in SyncToAsync.context_to_thread_executor:  # it has called what is not asynchronous
+                    await sync_to_async(_close_all_connections)()
+    except BaseException as error:
+        run.failure = error
+    run.end_if_forked()
+    return run.performed()
+
+
+class _Run:
+    """One delivery on its way."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._started = time.monotonic()
+        self._process = os.getpid()
+        self._task: Task[Any, Any] | None = None
+        self.value: Any = None
+        self.failure: BaseException | None = None
+
+    def resolve(self) -> tuple[Task[Any, Any], payloads.StoredCall]:
+        """The task and the call; see ``_resolve``."""
+        self._task, call = _resolve(self._job)
+        return self._task, call
+
+    def end_if_forked(self) -> None:
+        """A process that the task has forked and that came back here ends: the delivery is its parent's to record."""
+        if os.getpid() != self._process:
+            _end_forked_process(self.failure)
+
+    def performed(self) -> Performed:
+        """What is to be told."""
+        name = _shown_name(self._job) if self._task is None else self._task.name
+        return Performed(self._job, name, time.monotonic() - self._started, self._ended(name))
+
+    def _ended(self, name: str) -> Ended:
+        job, failure = self._job, self.failure
+        if failure is None:
+            try:
+                return Ended.succeeded(job, self.value)
+            except SerializationError as error:
+                failure = ReturnValueError(name, error)
+        if isinstance(failure, payloads.NotATaskError):
+            return Ended.failed(job, failure, final=True)
+        if isinstance(failure, UnknownTaskError):
+            return Ended.failed(job, failure, delay=conf.get_settings().unknown_task_delay)
+        task = self._task
+        # Counted from the deliveries so far, as the engine does for the queue's own policy.
+        delay = task.backoff.delay_for(job.attempts) if task is not None and task.backoff is not None else None
+        return Ended.failed(job, failure, delay=delay)
+
+
+def is_coroutine(job: Job) -> bool:
+    """Whether the job's task is a coroutine function."""
+    payload = job.payload
+    task = (
+        registry.find(payload["task"]) if isinstance(payload, dict) and isinstance(payload.get("task"), str) else None
+    )
+    return task is not None and inspect.iscoroutinefunction(task.function)
+
+
+def report_of(performed: Performed, settled: Settled) -> Report:
+    """A delivery whose outcome the queue has taken, or refused."""
+    failure, retry_in, error = performed.ended.failure, None, ""
+    if settled.lost is not None:
+        outcome, error = Outcome.LOST, str(settled.lost)
+    elif failure is None:
+        outcome = Outcome.SUCCEEDED
+    else:
+        outcome = Outcome.DEAD if settled.state is JobState.DEAD else Outcome.FAILED
+        error = ": ".join(part for part in (failure.error_class, failure.message) if part) or "unknown"
+        if outcome is Outcome.FAILED:
+            retry_in = max(0.0, settled.available_at - time.time())
+    return _report(performed, outcome, error, retry_in)
+
+
+def unrecorded(performed: Performed, error: NobrokerError) -> Report:
+    """A delivery whose outcome the queue could not take."""
+    return _report(performed, Outcome.UNRECORDED, str(error), None)
+
+
+def _report(performed: Performed, outcome: Outcome, error: str, retry_in: float | None) -> Report:
+    job = performed.job
     return Report(
         job_id=job.id,
-        task=name,
+        task=performed.task,
         attempt=job.attempts,
         max_attempts=job.max_attempts,
         outcome=outcome,
-        seconds=time.monotonic() - started,
-        error=message,
+        seconds=performed.seconds,
+        error=error,
         retry_in=retry_in,
     )
+
+
+def limits_in(task: Task[Any, Any], queue: str) -> Limits:
+    """The time limits of a task in a queue, also in one that the settings do not name."""
+    return limits_of(task, conf.get_settings().queues.get(queue, conf.QueueSettings()))
+
+
+def execute(queue: WorkerQueue, job: Job) -> Report:
+    """Run a leased job under its soft time limit and record what became of it, durably.
+
+    Raises:
+        NobrokerError: the outcome could not be recorded.
+    """
+    if is_coroutine(job):
+        performed = contextvars.Context().run(
+            async_to_sync(perform_async),
+            queue.name,
+            job,
+            lambda task, coroutine: run_limited(coroutine, limits_in(task, queue.name).soft),
+        )
+    else:
+        performed = perform(queue.name, job, lambda task: soft_limits.running(limits_in(task, queue.name).soft))
+    answer = queue.exchange([performed.ended])
+    answer.confirm()
+    return report_of(performed, answer.settled[0])
 
 
 def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
@@ -173,58 +285,8 @@ def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
     return task, call
 
 
-def _soft_limit(task: Task[Any, Any], queue: Queue) -> float | None:
-    return limits_of(task, conf.get_settings().queues.get(queue.name, conf.QueueSettings())).soft
-
-
-def _run(task: Task[Any, Any], call: payloads.StoredCall, here: CurrentJob, soft_limit: float | None) -> Any:
-    """Call the function, in context variables of its own: language, time zone and the like end with the job."""
-    context = contextvars.Context()
-    context.run(running.set, here)
-    try:
-        return context.run(_call, task, call, soft_limit)
-    finally:
-        context.run(caches.close_all)  # Django keeps its cache connections in context variables too
-
-
-def _call(task: Task[Any, Any], call: payloads.StoredCall, soft_limit: float | None) -> Any:
-    if inspect.iscoroutinefunction(task.function):
-        return async_to_sync(run_limited)(task.function(*call.args, **call.kwargs), soft_limit)
-    with _soft_limits.running(soft_limit):
-        return task.function(*call.args, **call.kwargs)
-
-
-def _record_patiently(queue: Queue, *facts: Any) -> _Recorded:
-    """``_record``, again after a pause while nothing could be written: the task has run, and would run again."""
-    for pause in (*RECORDING_PAUSES, None):
-        try:
-            return _record(queue, *facts)
-        except NobrokerError as error:
-            if pause is None or error.stored is not False or isinstance(error, QueueClosedError | CorruptLogError):
-                return Outcome.UNRECORDED, None, str(error)
-            time.sleep(pause)
-    raise AssertionError
-
-
-def _record(
-    queue: Queue, job: Job, name: str, value: Any, failure: BaseException | None, delay: float | None
-) -> _Recorded:
-    """Tell the queue; returns the outcome, the job as it is then (of a failure), and the text for the log."""
-    try:
-        if failure is None:
-            try:
-                queue.ack(job, result=value)
-                return Outcome.SUCCEEDED, None, ""
-            except SerializationError as error:
-                failure = ReturnValueError(name, error)
-        if isinstance(failure, payloads.NotATaskError):
-            settled = queue.bury(job, error=failure)
-        else:
-            settled = queue.nack(job, error=failure, delay=delay)
-    except (NotLeasedError, JobNotFoundError) as error:
-        return Outcome.LOST, None, str(error)
-    outcome = Outcome.DEAD if settled.state is JobState.DEAD else Outcome.FAILED
-    return outcome, settled, error_text(settled)
+def _call(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
+    return task.function(*call.args, **call.kwargs)
 
 
 def _end_forked_process(failure: BaseException | None) -> NoReturn:
@@ -247,6 +309,13 @@ def _close_connections_safely() -> None:
     """What Django does around a request: drop connections that are old or broken. That never fails a job."""
     try:
         close_old_connections()
+    except Exception:
+        pass
+
+
+def _close_all_connections() -> None:
+    try:
+        connections.close_all()  # of a thread that ends with the job
     except Exception:
         pass
 

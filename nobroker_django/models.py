@@ -46,7 +46,10 @@ class Job(models.Model):
     max_attempts = models.IntegerField()
     lease_deadline = models.FloatField(null=True)
     lease_token = models.TextField(null=True)  # noqa: DJ001
-    started = models.IntegerField()
+    holder = models.TextField(null=True)  # noqa: DJ001
+    started_at = models.FloatField(null=True)
+    extensions = models.IntegerField()
+    deaths = models.IntegerField()
     visibility_timeout = models.FloatField(null=True)
     payload_offset = models.BigIntegerField()
     result_offset = models.BigIntegerField()

@@ -16,15 +16,15 @@ from django.core.signals import setting_changed
 
 from . import conf
 from .engine.errors import NobrokerError
-from .engine.queue import Queue
+from .engine.worker_queue import WorkerQueue
 
 logger = logging.getLogger("nobroker_django")
 
 _lock = threading.Lock()
-_opened: dict[str, Queue] = {}
+_opened: dict[str, WorkerQueue] = {}
 
 
-def get_queue(alias: str = conf.DEFAULT_QUEUE) -> Queue:
+def get_queue(alias: str = conf.DEFAULT_QUEUE) -> WorkerQueue:
     """The queue of that name, opened with its settings.
 
     Raises:
@@ -40,9 +40,9 @@ def get_queue(alias: str = conf.DEFAULT_QUEUE) -> Queue:
         return queue
 
 
-def open_queue(alias: str, options: conf.QueueSettings) -> Queue:
-    """A new ``Queue`` object below ``NOBROKER["DIR"]``, which the caller closes."""
-    return Queue(
+def open_queue(alias: str, options: conf.QueueSettings, *, lock_timeout: float = 10.0) -> WorkerQueue:
+    """A new ``Queue`` object below ``NOBROKER["DIR"]``, which the caller closes; it waits that long (s) for others."""
+    return WorkerQueue(
         conf.get_settings().dir,
         alias,
         fsync=options.fsync,
@@ -52,6 +52,7 @@ def open_queue(alias: str, options: conf.QueueSettings) -> Queue:
         retention=options.retention,
         file_mode=options.file_mode,
         dir_mode=options.dir_mode,
+        lock_timeout=lock_timeout,
     )
 
 

@@ -26,7 +26,7 @@ _CALL = {"task", "args", "kwargs"}
 def job_document(job: Job, queue: str) -> dict[str, Any]:
     """A job for ``--json``: its fields, the queue, and every time in both forms."""
     document = {"queue": queue, **job.to_dict()}
-    for name in ("available_at", "enqueued_at", "lease_deadline", "finished_at"):
+    for name in ("available_at", "enqueued_at", "lease_deadline", "started_at", "finished_at"):
         document[f"{name}_iso"] = iso(document[name])
     for error in document["errors"]:
         error["at_iso"] = iso(error["at"])

@@ -102,7 +102,10 @@ def _with_state(record: Enqueue, row: Row) -> Enqueue:
     record.available_at = row.available_at
     record.lease_deadline = row.lease_deadline
     record.lease_token = row.lease_token
-    record.started = bool(row.started)
+    record.holder = row.holder
+    record.started_at = row.started_at
+    record.extensions = row.extensions
+    record.deaths = row.deaths
     record.finished_at = row.finished_at if row.state == DEAD else None
     return record
 

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from . import options
 from .backoff import BackoffPolicy
-from .clock import Clock, system_clock
+from .clock import Clock, Deadline, system_clock
 from .deciding import Decision, decide
 from .durability import Promise
 from .errors import CorruptLogError, InvalidOptionError, ReadOnlyError
 from .files import Files
 from .generations import Layout
+from .liveness import Census
 from .read_view import Look, ReadView
 from .recovery import RecoveryReport
 from .session import Session
@@ -54,6 +55,10 @@ class Core:
         self._clock = clock = options.checked_clock(clock)
         self._layout = Layout.of(path, name)
         self._files = files or Files()
+        self._census = Census(self._files, self._layout)
+        self._count_workers = Deadline(0.0)  # when, at the latest, the next lease asks who has ended
+        self._holders: list[str] = []  # who held leases when that was last asked, and where the log ended then
+        self._seen = -1
         self._view: ReadView | None = None
         self._opened: Session | None = None
         timeout = options.seconds("lock_timeout", lock_timeout, zero=False)
@@ -100,6 +105,7 @@ class Core:
 
     def close(self) -> None:
         """Close the files; the object cannot be used afterwards. Closing again does nothing."""
+        self._census.close()
         if self._view is not None:
             self._view.close()
         else:

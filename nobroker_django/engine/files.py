@@ -25,6 +25,7 @@ from .names import identity_of
 # struct flock of Linux on 64 bits: type, whence, start, length, pid (must be 0 for OFD locks, fcntl(2)).
 _FLOCK = struct.Struct("@hhqqi4x") if sys.platform == "linux" else struct.Struct("@qqihh")
 _OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 90)
+_OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 92)
 _F_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
@@ -300,6 +301,12 @@ class Files:
     def unlock_byte(self, fd: int, offset: int) -> None:
         """Let the lock of one byte go."""
         fcntl.fcntl(fd, _OFD_SETLK, self._flock_struct(fcntl.F_UNLCK, offset))
+
+    def byte_is_free(self, fd: int, offset: int) -> bool:
+        """Whether no other open file description has a lock on the byte (F_OFD_GETLK); takes none."""
+        answer = fcntl.fcntl(fd, _OFD_GETLK, self._flock_struct(fcntl.F_WRLCK, offset))
+        kind = _FLOCK.unpack(answer)[0 if sys.platform == "linux" else 3]
+        return bool(kind == fcntl.F_UNLCK)
 
     @staticmethod
     @cache

@@ -46,8 +46,9 @@ class Job(msgspec.Struct):
     Times are Unix seconds. ``attempts`` counts deliveries; ``lease_token`` is the fencing token of the current lease;
     ``last_error`` is the text of the last failed attempt, of an exception with its class;
     ``seq`` is the insertion order; ``created`` is False when ``enqueue`` found the id already there; ``outcome`` is
-    "succeeded" once the job is ``DONE``; ``meta`` and ``visibility_timeout`` are what the enqueuer put beside the
-    payload.
+    "succeeded" once the job is ``DONE``; ``started_at`` and ``extensions`` tell since when a leased job runs, if that
+    is recorded, and how often its lease was extended; ``meta`` and ``visibility_timeout`` are what the enqueuer put
+    beside the payload.
     """
 
     id: str
@@ -69,6 +70,8 @@ class Job(msgspec.Struct):
     errors: list[JobError] = msgspec.field(default_factory=list)
     meta: dict[str, Any] | None = None
     visibility_timeout: float | None = None
+    started_at: float | None = None
+    extensions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The job as a dictionary of JSON values (``state`` as its name)."""

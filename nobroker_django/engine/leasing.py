@@ -6,28 +6,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-from msgspec import Raw
 
 from . import options
 from .clock import Deadline
 from .core import Core
 from .deciding import Decision
 from .durability import Promise
+from .endings import Ended
 from .errors import AlreadyDoneError, JobNotFoundError, NobrokerError, NotLeasedError
-from .failures import describe
 from .job import Job, JobState
-from .payload import MAX_RESULT_BYTES, encode_payload
-from .records import NULL, Ack, Dead, Extend, Lease, Nack, Reclaim, Record, Release
+from .liveness import Liveness
+from .records import Ack, Dead, Extend, Lease, Nack, Reclaim, Record, Release
 from .snapshots import job_of
 from .transitions import DEAD, DONE, DUE, LEASED, Row
 
 logger = logging.getLogger("nobroker_django")
 
 _RECLAIM_ROWS = 200
+_COUNT_SECONDS = 0.25  # between looks for workers that have ended, while there is enough to do
 _LONGEST_WAIT_SECONDS = 10.0
 
 
@@ -45,13 +44,19 @@ class Leasing(Core):
         Raises:
             InvalidOptionError, LockTimeoutError, CorruptLogError, StorageError: no lease was taken.
         """
+        return self._lease_as(None, count, visibility_timeout=visibility_timeout, timeout=timeout)
+
+    def _lease_as(
+        self, holder: str | None, count: int, *, visibility_timeout: float | None = None, timeout: float = 0.0
+    ) -> list[Job]:
+        """``lease`` for a registered worker, which begins at once with all that it gets."""
         options.integer("count", count, least=1)
         if visibility_timeout is not None:
             options.lease_length("visibility_timeout", visibility_timeout)
         deadline = Deadline(options.seconds("timeout", timeout))
         while True:
             seen = self._session.look()
-            jobs, next_change = self._lease_now(count, visibility_timeout)
+            jobs, next_change = self._lease_now(count, visibility_timeout, holder)
             if jobs or deadline.passed():
                 return jobs
             self._wait_for_change(seen, next_change, deadline)
@@ -88,40 +93,63 @@ class Leasing(Core):
         if job is not None:
             self.ack(job)
 
-    def _lease_now(self, count: int, visibility_timeout: float | None) -> tuple[list[Job], float | None]:
+    def _lease_now(
+        self, count: int, visibility_timeout: float | None, holder: str | None = None
+    ) -> tuple[list[Job], float | None]:
         def act(decision: Decision) -> tuple[list[Job], float | None, bool]:
-            unit, log, now = decision.unit, decision.held.log, decision.now
             self._reclaim(decision)
             if decision.behind:
-                return [], now, decision.rings
-            rows = unit.due(count)
-            if not rows:
-                return [], unit.next_change(), decision.rings
-            jobs = [job_of(row, log, unit.failures_of(row)) for row in rows]
-            records = [
-                Lease(
-                    id=row.id,
-                    at=now,
-                    deadline=options.latest(
-                        now, visibility_timeout or row.visibility_timeout or self.visibility_timeout
-                    ),
-                    attempts=row.attempts + 1,
-                    token="",
-                )
-                for row in rows
-            ]
-            decision.write(records)
-            for job, record in zip(jobs, records, strict=True):
-                job.state = JobState.LEASED
-                job.attempts = record.attempts
-                job.lease_deadline = record.deadline
-                job.lease_token = record.token
-            return jobs, None, decision.rings or unit.counts[DUE] > 0
+                return [], decision.now, decision.rings
+            jobs = self._take(
+                decision, count, visibility_timeout=visibility_timeout, holder=holder, begin=count if holder else 0
+            )
+            more = decision.rings or decision.unit.counts[DUE] > 0
+            return jobs, None if jobs else decision.unit.next_change(), more
 
         jobs, next_change, more = self._decide(act, promote=True)
         if more:
             self._session.ring()  # the next one who waits: a byte wakes one alone
         return jobs, next_change
+
+    def _take(
+        self,
+        decision: Decision,
+        count: int,
+        *,
+        visibility_timeout: float | None = None,
+        holder: str | None = None,
+        begin: int = 0,
+    ) -> list[Job]:
+        """Lease up to ``count`` due jobs, of which the first ``begin`` are run at once."""
+        unit, log, now = decision.unit, decision.held.log, decision.now
+        rows = unit.due(count)
+        if (len(rows) < count or self._count_workers.passed()) and self._reclaim_dead(decision, {}, punish=True):
+            if decision.behind:
+                return []
+            rows = unit.due(count)
+        if not rows:
+            return []
+        jobs = [job_of(row, log, unit.failures_of(row)) for row in rows]
+        records = [
+            Lease(
+                id=row.id,
+                at=now,
+                deadline=options.latest(now, visibility_timeout or row.visibility_timeout or self.visibility_timeout),
+                attempts=row.attempts + 1,
+                token="",
+                holder=holder,
+                begins=number < begin,
+            )
+            for number, row in enumerate(rows)
+        ]
+        decision.write(records)
+        for job, record in zip(jobs, records, strict=True):
+            job.state = JobState.LEASED
+            job.attempts = record.attempts
+            job.lease_deadline = record.deadline
+            job.lease_token = record.token
+            job.started_at = now if record.begins else None
+        return jobs
 
     def _reclaim(self, decision: Decision) -> None:
         """Take back the leases that have run out: as a failed attempt each, "lease expired"."""
@@ -140,6 +168,46 @@ class Leasing(Core):
             if decision.behind:
                 return
             decision.unit.promote(decision.now, _RECLAIM_ROWS)
+
+    def _reclaim_dead(self, decision: Decision, known: Mapping[str, str | None], *, punish: bool) -> int:
+        """Take back what workers held that have ended; how many leases that were.
+
+        A job that such a worker had begun has failed; the first time that this happens to a job it is ready at once.
+        What was only fetched gets its attempt back.
+
+        Args:
+            known: holders that have ended for certain, with the reason; of others the kernel is asked.
+            punish: whether what was begun counts as a failed attempt.
+        """
+        self._count_workers = Deadline(_COUNT_SECONDS)
+        unit, taken = decision.unit, 0
+        for holder in unit.holders():
+            if holder not in known and not self._is_dead(holder):
+                continue
+            why = known.get(holder) or "the process that ran it has ended without an outcome"
+            while not decision.behind and (rows := unit.held_by(holder, _RECLAIM_ROWS)):
+                decision.write([self._verdict(row, decision, why, punish=punish) for row in rows])
+                taken += len(rows)
+        self._holders, self._seen = unit.holders(), decision.log.position(decision.held.end)
+        return taken
+
+    def _verdict(self, row: Row, decision: Decision, why: str, *, punish: bool) -> Record:
+        """What becomes of a job whose worker has ended."""
+        if row.started_at is None or not punish:
+            return Release(id=row.id, at=decision.now, token=row.lease_token or "")
+        fields: dict[str, Any] = {
+            "id": row.id, "at": decision.now, "attempts": row.attempts, "error": f"worker died: {why}",
+            "error_class": "WorkerDied", "died": True,
+        }  # fmt: skip
+        if row.attempts >= row.max_attempts:
+            return Dead(**fields)
+        return Reclaim(available_at=self._retry_at(row, decision) if row.deaths else None, **fields)
+
+    def _is_dead(self, holder: str) -> bool:
+        try:
+            return self._census.is_dead(holder)
+        except OSError:
+            return False  # no proof: the deadline decides
 
     def _retry_at(self, row: Row, decision: Decision) -> float | None:
         """When a job that has just failed is eligible again, by the backoff; ``None``: at once."""
@@ -170,36 +238,29 @@ class Leasing(Core):
             NotLeasedError: the lease is not the caller's any more; ``AlreadyDoneError``: another delivery finished it.
             JobNotFoundError, SerializationError: nothing was changed.
         """
-        encoded = NULL if result is None else Raw(encode_payload(result, what="result", limit=MAX_RESULT_BYTES))
-        lost = self._ack([job], encoded)
+        lost = self._ack([Ended.succeeded(job, result)])
         if lost:
             raise lost[0][1]
 
     def ack_many(self, jobs: Iterable[Job]) -> list[Job]:
         """Ack several jobs with one write and one sync; returns those whose lease was lost."""
-        return [job for job, _ in self._ack(list(jobs), NULL) if isinstance(job, Job)]
+        return [job for job, _ in self._ack([Ended.succeeded(job) for job in jobs]) if isinstance(job, Job)]
 
-    def _ack(self, jobs: Sequence[Job | str], result: Raw) -> list[tuple[Job | str, NobrokerError]]:
-        if not jobs:
+    def _ack(self, ends: Sequence[Ended]) -> list[tuple[Job | str, NobrokerError]]:
+        if not ends:
             return []
 
         def act(decision: Decision) -> tuple[list[tuple[Job | str, NobrokerError]], Promise]:
             lost: list[tuple[Job | str, NobrokerError]] = []
             records: dict[str, Record] = {}
-            for job in jobs:
+            for end in ends:
                 try:
-                    row = self._leased(decision, job, done_is_fine=True)
+                    row = self._leased(decision, end.job, done_is_fine=True)
                 except (NotLeasedError, JobNotFoundError) as error:
-                    lost.append((job, error))
+                    lost.append((end.job, error))
                     continue
                 if row.state != DONE:
-                    records[row.id] = Ack(
-                        id=row.id,
-                        at=decision.now,
-                        keep_until=options.latest(decision.now, self.retention),
-                        token=_token(job),
-                        result=result,
-                    )
+                    records[row.id] = self._end_of(end, row, decision)
             if records:
                 decision.write(list(records.values()))
             return lost, decision.promise()
@@ -221,23 +282,8 @@ class Leasing(Core):
         Raises:
             NotLeasedError, JobNotFoundError, InvalidOptionError: nothing was changed.
         """
-        wait = None if delay is None else options.seconds("delay", delay)
-
-        def failed(row: Row, decision: Decision) -> Record:
-            text = describe(error)
-            fields: dict[str, Any] = {
-                "id": row.id, "at": decision.now, "attempts": row.attempts, "token": _token(job),
-                "error": text.message, "error_class": text.error_class, "traceback": text.traceback,
-            }  # fmt: skip
-            if row.attempts >= row.max_attempts:
-                return Dead(**fields)
-            if wait is not None:
-                when = options.moment("delay", decision.now, wait) if wait else None
-            else:
-                when = self._retry_at(row, decision)
-            return Nack(available_at=when, **fields)
-
-        return self._end_lease(job, failed)
+        end = Ended.failed(job, error, delay=delay)
+        return self._end_lease(job, lambda row, decision: self._end_of(end, row, decision))
 
     def bury(self, job: Job | str, *, error: str | BaseException | None = None) -> Job:
         """The job will never succeed: it becomes a dead letter at once, whatever attempts are left.
@@ -246,14 +292,8 @@ class Leasing(Core):
             NotLeasedError, JobNotFoundError: nothing was changed.
         """
 
-        def buried(row: Row, decision: Decision) -> Record:
-            text = describe(error)
-            return Dead(
-                id=row.id, at=decision.now, attempts=row.attempts, token=_token(job),
-                error=text.message, error_class=text.error_class, traceback=text.traceback,
-            )  # fmt: skip
-
-        return self._end_lease(job, buried)
+        end = Ended.failed(job, error, final=True)
+        return self._end_lease(job, lambda row, decision: self._end_of(end, row, decision))
 
     def release(self, jobs: Iterable[Job]) -> list[Job]:
         """Give leases back unused: the attempt is not counted, the job returns to its place. Returns the lost ones."""
@@ -267,7 +307,7 @@ class Leasing(Core):
                 except (NotLeasedError, JobNotFoundError):
                     lost.append(job)
                     continue
-                records[row.id] = Release(id=row.id, at=decision.now, token=row.lease_token or "")
+                records[row.id] = self._end_of(Ended.given_back(job), row, decision)
             if records:
                 decision.write(list(records.values()))
             return lost, decision.promise()
@@ -292,6 +332,27 @@ class Leasing(Core):
 
         return self._end_lease(job, extended, durable=False)
 
+    def _end_of(self, end: Ended, row: Row, decision: Decision) -> Record:
+        """The record of how a delivery ended."""
+        now, token = decision.now, row.lease_token or ""
+        if end.result is not None:
+            keep_until = options.latest(now, self.retention)
+            return Ack(id=row.id, at=now, keep_until=keep_until, token=token, result=end.result)
+        if end.failure is None:
+            return Release(id=row.id, at=now, token=token)
+        text = end.failure
+        fields: dict[str, Any] = {
+            "id": row.id, "at": now, "attempts": row.attempts, "token": token,
+            "error": text.message, "error_class": text.error_class, "traceback": text.traceback,
+        }  # fmt: skip
+        if end.final or row.attempts >= row.max_attempts:
+            return Dead(**fields)
+        if end.delay is None:
+            when = self._retry_at(row, decision)
+        else:
+            when = options.moment("delay", now, end.delay) if end.delay else None
+        return Nack(available_at=when, **fields)
+
     def _end_lease(self, job: Job | str, make: Callable[[Row, Decision], Record], *, durable: bool = True) -> Job:
         """Write one record about a lease that the caller holds; the job afterwards."""
 
@@ -312,6 +373,15 @@ class Leasing(Core):
         else:
             promise.drop()
         return result
+
+    def _register_worker(self) -> Liveness:
+        """A worker of this queue, whose leases come back as soon as it has ended.
+
+        Raises:
+            OSError: the file system refused; without one, the deadlines decide.
+        """
+        session = self._session
+        return Liveness(self._files, self._layout, dir_mode=session.dir_mode, file_mode=session.file_mode)
 
     def _leased(self, decision: Decision, job: Job | str, *, done_is_fine: bool = False) -> Row:
         """The row of a job whose lease the caller holds.

@@ -99,7 +99,7 @@ def _of_a_lease(losses: Losses, state: State, record: Any, offset: int) -> bool:
     row.attempts = getattr(record, "attempts", 0) or row.attempts + 1
     row.lease_token = token
     row.lease_deadline = record.at
-    row.started = 0
+    row.holder = row.started_at = None
     state.change(row, LEASED)
     return True
 
@@ -114,7 +114,7 @@ def _started(losses: Losses, state: State, record: Started, offset: int) -> bool
     losses.note(row, offset, "STARTED of a delivery that is not recorded")
     _revive(row)
     row.attempts += 1
-    row.lease_token = row.lease_deadline = None
+    row.lease_token = row.lease_deadline = row.holder = row.started_at = None
     state.change(row, DUE)
     return False
 
@@ -125,8 +125,7 @@ def _requeue(losses: Losses, state: State, record: Requeue, offset: int) -> bool
         return False
     if row.state != DEAD:
         losses.note(row, offset, "requeued, but how it became a dead letter is not recorded")
-        row.lease_token = row.lease_deadline = None
-        row.started = 0
+        row.lease_token = row.lease_deadline = row.holder = row.started_at = None
         state.change(row, DEAD)
     return True
 

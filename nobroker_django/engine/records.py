@@ -98,12 +98,18 @@ class Enqueue(Record, kw_only=True):
     waits: bool = False
     lease_deadline: float | None = None
     lease_token: str | None = None
-    started: bool = False
+    holder: str | None = None
+    started_at: float | None = None
+    extensions: Natural = 0
+    deaths: Natural = 0
     finished_at: float | None = None
 
 
 class Lease(Record, kw_only=True):
-    """A delivery. ``attempts`` is the number of this one."""
+    """A delivery. ``attempts`` is the number of this one.
+
+    ``holder`` names the worker (see ``liveness``), if one has it; ``begins``: the job is run at once.
+    """
 
     TYPE = RecordType.LEASE
 
@@ -112,6 +118,8 @@ class Lease(Record, kw_only=True):
     deadline: float
     attempts: Int32
     token: str
+    holder: str | None = None
+    begins: bool = False
 
 
 class Extend(Record, kw_only=True):
@@ -178,19 +186,24 @@ class Nack(Failure, kw_only=True):
 
 
 class Reclaim(Failure, kw_only=True):
-    """An expired lease taken back; eligible again at ``available_at`` (None: at once)."""
+    """A lease taken back, of which the time is over, or whose holder has died (``died``).
+
+    Eligible again at ``available_at`` (None: at once).
+    """
 
     TYPE = RecordType.RECLAIM
 
     available_at: float | None = None
+    died: bool = False
 
 
 class Dead(Failure, kw_only=True):
-    """A job moves to the dead-letter queue."""
+    """A job moves to the dead-letter queue; ``died``: its last delivery ended with its worker."""
 
     TYPE = RecordType.DEAD
 
     token: str | None = None
+    died: bool = False
 
 
 class Note(Failure, kw_only=True):

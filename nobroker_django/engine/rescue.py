@@ -198,7 +198,10 @@ class Rescue:
             waits=bool(row.waits),
             lease_deadline=row.lease_deadline,
             lease_token=row.lease_token,
-            started=bool(row.started),
+            holder=row.holder,
+            started_at=row.started_at,
+            extensions=row.extensions,
+            deaths=row.deaths,
             finished_at=row.finished_at if row.state == DEAD else None,
         )
         for offset in unit.failures_of(row):

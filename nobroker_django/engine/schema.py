@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from .transitions import DEAD, DUE, LEASED, WAITING, Row
 
-FORMAT = 5
+FORMAT = 6
 STATES = ("waiting", "due", "leased", "done", "dead")
 COLUMNS = tuple(field.name for field in fields(Row))
 # Set by a job's first record and never changed.
@@ -25,13 +25,15 @@ CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, priority INTEGER NOT NULL,
     rank REAL NOT NULL, available_at REAL NOT NULL, waits INTEGER NOT NULL, enqueued_at REAL NOT NULL,
     attempts INTEGER NOT NULL, max_attempts INTEGER NOT NULL, lease_deadline REAL, lease_token TEXT,
-    started INTEGER NOT NULL, visibility_timeout REAL, payload_offset INTEGER NOT NULL, result_offset INTEGER NOT NULL,
+    holder TEXT, started_at REAL, extensions INTEGER NOT NULL, deaths INTEGER NOT NULL, visibility_timeout REAL,
+    payload_offset INTEGER NOT NULL, result_offset INTEGER NOT NULL,
     failures INTEGER NOT NULL,
     finished_at REAL, keep_until REAL, task TEXT, error_class TEXT, last_error TEXT
 );
 CREATE INDEX jobs_due ON jobs (priority DESC, rank, seq) WHERE state = {DUE};
 CREATE INDEX jobs_waiting ON jobs (available_at) WHERE state = {WAITING};
 CREATE INDEX jobs_leased ON jobs (lease_deadline) WHERE state = {LEASED};
+CREATE INDEX jobs_held ON jobs (holder) WHERE holder IS NOT NULL;
 CREATE INDEX jobs_task ON jobs (task, seq) WHERE task IS NOT NULL;
 CREATE INDEX jobs_failed ON jobs (error_class, seq) WHERE error_class IS NOT NULL;
 CREATE INDEX jobs_dead ON jobs (seq) WHERE state = {DEAD};

@@ -408,6 +408,12 @@ class Session:
         if words is not None:
             self.bell.ring_for(words)
 
+    def unsynced_end(self) -> int | None:
+        """The published end, when not everything before it is known to be durable; without the log's lock."""
+        with self._mutex.lock:
+            words = self._words()
+        return None if words is None or words.synced >= words.end else words.end
+
     # -- fork
 
     def before_fork(self) -> None:

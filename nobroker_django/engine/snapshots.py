@@ -69,6 +69,8 @@ def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = 
         errors=errors,
         meta=decode_payload(record.meta),
         visibility_timeout=row.visibility_timeout,
+        started_at=row.started_at,
+        extensions=row.extensions,
     )
     if row.state == DONE:
         job.outcome = "succeeded"

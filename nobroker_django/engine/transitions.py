@@ -45,8 +45,9 @@ class Row:
     """What the projection holds of one job. Offsets are bytes in the live log; 0 means none.
 
     ``waits`` tells a job that is eligible from ``available_at`` on from one that is eligible at once, whatever the
-    clock says. ``task`` is the name in a task's payload; ``error_class`` and ``last_error`` (the beginning of it) are
-    those of the last failed attempt: for filters and lists.
+    clock says. ``holder``, ``started_at`` and ``extensions`` (how often it was extended) are those of the current
+    lease; ``deaths`` counts the workers that died while they ran the job. ``task`` is the name in a task's payload;
+    ``error_class`` and ``last_error`` (the beginning of it) are those of the last failed attempt: for filters, lists.
     """
 
     seq: int
@@ -61,7 +62,10 @@ class Row:
     max_attempts: int
     lease_deadline: float | None
     lease_token: str | None
-    started: int
+    holder: str | None
+    started_at: float | None
+    extensions: int
+    deaths: int
     visibility_timeout: float | None
     payload_offset: int
     result_offset: int = 0
@@ -141,7 +145,10 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
             record.max_attempts,
             record.lease_deadline,
             record.lease_token,
-            int(record.started),
+            record.holder,
+            record.started_at,
+            record.extensions,
+            record.deaths,
             record.visibility_timeout,
             offset,
             task=task_name(record.payload),
@@ -163,7 +170,12 @@ def _leased(state: State, record: Any) -> Row | None:
 def _end_lease(row: Row) -> None:
     row.lease_deadline = None
     row.lease_token = None
-    row.started = 0
+    _nobody_has(row)
+
+
+def _nobody_has(row: Row) -> None:
+    row.holder = row.started_at = None
+    row.extensions = 0
 
 
 def _lease(state: State, record: Lease, offset: int) -> None:
@@ -174,7 +186,9 @@ def _lease(state: State, record: Lease, offset: int) -> None:
     row.attempts = record.attempts
     row.lease_deadline = record.deadline
     row.lease_token = record.token
-    row.started = 0
+    row.holder = record.holder
+    row.started_at = record.at if record.begins else None
+    row.extensions = 0
     state.change(row, LEASED)
 
 
@@ -182,13 +196,14 @@ def _extend(state: State, record: Extend, offset: int) -> None:
     row = _leased(state, record)
     if row is not None:
         row.lease_deadline = record.deadline
+        row.extensions += 1
         state.change(row, LEASED)
 
 
 def _started(state: State, record: Started, offset: int) -> None:
     row = _leased(state, record)
     if row is not None:
-        row.started = 1
+        row.started_at = record.at
         state.change(row, LEASED)
 
 
@@ -205,7 +220,7 @@ def _ack(state: State, record: Ack, offset: int) -> None:
     if row is not None:
         # The token stays: a retried ack of the same delivery is told apart from somebody else's.
         row.lease_deadline = None
-        row.started = 0
+        _nobody_has(row)
         row.finished_at = record.at
         row.keep_until = record.keep_until
         row.result_offset = offset
@@ -215,6 +230,7 @@ def _ack(state: State, record: Ack, offset: int) -> None:
 def _failed(state: State, row: Row, record: Failure, offset: int) -> None:
     row.error_class = record.error_class
     row.last_error = None if record.error is None else record.error[:PREVIEW_CHARACTERS]
+    row.deaths += getattr(record, "died", False)
     state.add_failure(row, offset)
 
 
@@ -246,7 +262,7 @@ def _requeue(state: State, record: Requeue, offset: int) -> None:
     if row is None or row.state != DEAD:
         state.ignored += 1
         return
-    row.attempts = 0
+    row.attempts = row.deaths = 0
     row.finished_at = None
     row.rank = row.available_at = _rank_now(state, record.at)
     row.waits = 0

@@ -240,6 +240,16 @@ class Unit:
             f"WHERE state = {LEASED} AND lease_deadline <= ? ORDER BY lease_deadline LIMIT ?", now, limit
         )
 
+    def holders(self) -> list[str]:
+        """Who holds leases."""
+        self.flush()
+        found = self._connection.execute("SELECT DISTINCT holder FROM jobs WHERE holder IS NOT NULL")
+        return [holder for (holder,) in found]
+
+    def held_by(self, holder: str, limit: int) -> list[Row]:
+        """Jobs of which one worker holds the lease."""
+        return self._select("WHERE holder = ? LIMIT ?", holder, limit)
+
     def dead(self, limit: int) -> list[Row]:
         """Dead letters in insertion order."""
         return self._select(f"WHERE state = {transitions.DEAD} ORDER BY seq LIMIT ?", limit)

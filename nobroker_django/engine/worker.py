@@ -1,7 +1,8 @@
 """Running jobs in threads of this process: lease, call the handler, ack or nack.
 
 A handler that raises anything is a failed attempt, never the end of the worker. While a handler runs its lease is
-extended, by one heartbeat thread for all; another thread compacts the queue when that pays.
+extended, by one heartbeat thread for all; when the process is killed, its jobs come back at once (see ``liveness``);
+another thread compacts the queue when that pays.
 ``manage.py nobroker_work`` builds on processes instead.
 """
 
@@ -171,6 +172,7 @@ class Worker:
         self._idle = Deadline(0.0)
         self._error: BaseException | None = None
         self._heartbeat = Heartbeat()
+        self._holder: str | None = None
         if not isinstance(compaction, CompactionPolicy | None):
             raise InvalidOptionError("compaction", f"a CompactionPolicy or None is needed, not {compaction!r}")
         self.compaction = compaction
@@ -186,6 +188,28 @@ class Worker:
             NobrokerError: the queue cannot be used any more (damaged, disk failure).
         """
         self._idle = Deadline(self.idle_timeout or 0.0)
+        with self._alive():
+            self._run()
+        return self.stats
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Let others know that this worker lives: when its process is killed, its jobs come back at once."""
+        try:
+            liveness = self.queue._register_worker()
+        except OSError as error:
+            logger.warning("when this worker is killed, its jobs come back by their deadlines alone: %s", error)
+            yield
+            return
+        liveness.adopt()
+        self._holder = liveness.holder
+        try:
+            yield
+        finally:
+            self._holder = None
+            liveness.close()
+
+    def _run(self) -> None:
         threads = [
             threading.Thread(target=self._work, name=f"nobroker-worker-{number}") for number in range(self.concurrency)
         ]
@@ -209,7 +233,6 @@ class Worker:
         self._heartbeat.stop()
         if self._error is not None:
             raise self._error
-        return self.stats
 
     def _give_back(self) -> None:
         """A second signal ended the wait: the running jobs are somebody else's from now on."""
@@ -226,14 +249,14 @@ class Worker:
                     return
                 idle_since = self._idle_since()
                 try:
-                    job = self.queue.lease_one(timeout=self.poll_interval)
+                    jobs = self.queue._lease_as(self._holder, 1, timeout=self.poll_interval)
                 except LockTimeoutError as error:
                     logger.warning("no job could be leased, trying again: %s", error)
-                    job, idle_since = None, None
-                if job is None:
+                    jobs, idle_since = [], None
+                if not jobs:
                     self._unreserve(idle_since)
                     continue
-                self._run_one(job)
+                self._run_one(jobs[0])
         except BaseException as error:
             with self._lock:
                 self._error = self._error or error

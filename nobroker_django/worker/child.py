@@ -1,7 +1,8 @@
-"""One worker process: imports the tasks, opens the queues, runs the threads, obeys the supervisor.
+"""One worker process: imports the tasks, opens the queues, runs the jobs, obeys the supervisor.
 
-Invariant: it ends with an exit code of ``options``, and what it leased is finished, given back, or left to its
-deadline only if the process is killed. The main thread does nothing but wait for signals, orders and the end.
+Invariant: it ends with an exit code of ``options``, and what it leased is finished or given back; if it is killed, the
+supervisor, or whoever works on the queue next, takes it back. The main thread does nothing but wait for signals,
+orders and the end.
 """
 
 from __future__ import annotations
@@ -10,134 +11,134 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TextIO
 
+from nobroker_django import conf
 from nobroker_django.discovery import discover
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
-from nobroker_django.engine.queue import Queue
-from nobroker_django.queues import get_queue
+from nobroker_django.engine.liveness import Liveness
+from nobroker_django.queues import open_queue
 
 from .budget import Budget
+from .clerk import Clerk
 from .console import Console
 from .damaged import Damaged
-from .fetcher import Fetcher
-from .heartbeat import Heartbeat
+from .desk import Desk
+from .guards import Guards
+from .notices import Notices
 from .options import EXIT_DAMAGE, EXIT_GIVEN_BACK, EXIT_REFUSED, EXIT_STOPPED, WorkerOptions
+from .places import Places
 from .shutdown import NOW, STOP_SIGNALS, SignalPipe, read_available, wait_readable
+from .tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a child gets from its supervisor: the reading end of its orders, the writing end of its notices, its names
+    in the queues, and what all children share."""
+
+    orders: int
+    notices: int
+    liveness: Mapping[str, Liveness]
+    budget: Budget
+    damaged: Damaged
 
 
 class Child:
-    """Runs in the forked process. ``orders`` is the reading end of the supervisor's pipe to it."""
+    """Runs in the forked process."""
 
-    def __init__(
-        self,
-        number: int,
-        options: WorkerOptions,
-        budget: Budget,
-        damaged: Damaged,
-        orders: int,
-        stream: TextIO | None,
-    ) -> None:
+    def __init__(self, number: int, options: WorkerOptions, inherited: Inheritance, stream: TextIO | None) -> None:
         self._options = options
-        self._budget = budget
-        self._damaged = damaged
-        self._orders = orders
+        self._inherited = inherited
         self._console = Console(stream, prefix=f"worker {number} (pid {os.getpid()})", verbosity=options.verbosity)
+        self._tally = Tally(self._console)
 
     def run(self) -> int:
         """Work until told to stop or nothing is left; returns the exit code."""
         signals = SignalPipe(STOP_SIGNALS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        for liveness in self._inherited.liveness.values():
+            liveness.adopt()
         try:
             discover()
-            queues = self._open_queues()
+            desks = self._open_desks()
         except Exception as error:
             if not isinstance(error, NobrokerError):
                 traceback.print_exc()  # of the project's own modules
             self._console.warning(f"cannot start: {type(error).__name__}: {error}")
             return EXIT_REFUSED
-        if not queues:
+        if not desks:
             self._console.warning("cannot start: no queue is left to work on")
             return EXIT_DAMAGE
 
         done, done_write = os.pipe()
-        heartbeat = Heartbeat(self._console)
-        fetcher = Fetcher(
-            queues,
+        clerk = Clerk(
+            list(desks),
+            Places(self._options.threads, self._options.coroutines),
+            Guards(Notices(self._inherited.notices)),
             self._options,
-            self._budget,
-            self._damaged,
-            heartbeat,
+            self._inherited.budget,
+            self._inherited.damaged,
             self._console,
             finished=lambda: os.close(done_write),
         )
-        heartbeat.start()
-        fetcher.start()
-        self._console.line(
-            f"ready for {', '.join(queue.name for queue in queues)} with {self._options.threads} threads"
-        )
-        code = self._attend(signals, done, fetcher, heartbeat)
-        counts = ", ".join(f"{count} {outcome.value}" for outcome, count in fetcher.counts.items() if count)
-        self._console.line(f"stopped: {counts or 'no jobs'}")
+        clerk.start()
+        self._console.line(f"ready for {', '.join(desk.name for desk in desks)} with {self._options.threads} threads")
+        code = self._attend(signals, done, clerk)
+        self._console.line(f"stopped: {self._tally.text()}")
         return code
 
-    def _open_queues(self) -> list[Queue]:
+    def _open_desks(self) -> list[Desk]:
         """The queues, without those that are damaged.
 
         Raises:
             NobrokerError: one of them cannot be opened for another reason.
         """
-        queues = []
+        desks = []
         for name in self._options.queues:
+            liveness = self._inherited.liveness.get(name)
+            holder = None if liveness is None else liveness.holder
             try:
-                queues.append(get_queue(name))
+                # Not the object that tasks get: they may close theirs.
+                queue = open_queue(name, conf.queue_settings(name))
             except CorruptLogError as error:
-                self._damaged.add(name)
+                self._inherited.damaged.add(name)
                 self._console.warning(f"{name}: this queue is damaged and is not worked on: {error}")
-        return queues
+            else:
+                desks.append(Desk(queue, holder, self._console, self._tally))
+        return desks
 
-    def _attend(self, signals: SignalPipe, done: int, fetcher: Fetcher, heartbeat: Heartbeat) -> int:
+    def _attend(self, signals: SignalPipe, done: int, clerk: Clerk) -> int:
         """Wait for the end of the work, a signal or an order."""
-        watched = {signals.fd, self._orders, done}
+        orders = self._inherited.orders
+        watched = {signals.fd, orders, done}
         grace_ends: float | None = None
         while True:
             ready = wait_readable(watched, None if grace_ends is None else grace_ends - time.monotonic())
             if done in ready:
-                return fetcher.exit_code
+                return clerk.exit_code
             stop = bool(signals.read()) if signals.fd in ready else False
-            if self._orders in ready:
-                orders = read_available(self._orders)
-                if NOW in orders:
-                    return self._give_back(fetcher, heartbeat)
-                if not orders:
-                    watched.discard(self._orders)  # the supervisor is gone
+            if orders in ready:
+                heard = read_available(orders)
+                if NOW in heard:
+                    return self._leave(clerk)
+                if not heard:
+                    watched.discard(orders)  # the supervisor is gone
+                    clerk.alone = True
                 stop = True
             if stop and grace_ends is None:
-                fetcher.stop()
+                running = clerk.running
+                clerk.stop()
                 grace_ends = time.monotonic() + self._options.grace
-                running = len(heartbeat.held())
                 if running:
                     self._console.line(f"stopping: {running} running, up to {self._options.grace:g} s to finish")
             if grace_ends is not None and time.monotonic() >= grace_ends:
-                return self._give_back(fetcher, heartbeat)
+                return self._leave(clerk)
 
-    def _give_back(self, fetcher: Fetcher, heartbeat: Heartbeat) -> int:
-        """End now: release what still runs, so that others can take it at once."""
-        code = EXIT_STOPPED
-        fetcher.stop_leasing()
-        running = heartbeat.held()
-        for held in running:
-            name = f"{held.queue.name}: job {held.job.id}"
-            try:
-                lost = held.queue.release([held.job])
-            except NobrokerError as error:
-                code = EXIT_GIVEN_BACK
-                self._console.warning(f"{name} could not be given back; it comes back when its lease ends: {error}")
-            else:
-                # Lost: it ended in this very moment, and its outcome is in the queue.
-                if not lost:
-                    code = EXIT_GIVEN_BACK
-                    self._console.line(f"{name} was stopped while running and given back")
-        fetcher.wait_for_records(len(running))
-        return code
+    def _leave(self, clerk: Clerk) -> int:
+        """End now: what still runs is given back, so that others can take it at once."""
+        clerk.leave()
+        return EXIT_GIVEN_BACK if clerk.given_back else EXIT_STOPPED

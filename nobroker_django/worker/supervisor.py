@@ -1,7 +1,9 @@
-"""The process that was started: forks the children, restarts those that die, passes the stop on.
+"""The process that was started: forks the children, answers for them at the queues, restarts those that die, ends
+those whose job runs over its time, passes the stop on.
 
-Invariant: it does no user code, opens no queue and starts no thread, so a fork is safe at any time. Every child is
-reaped, and when this process ends, by whatever cause, its children stop too (their pipe of orders closes).
+Invariant: it does no user code and starts no thread, so a fork is safe at any time. Every child is reaped, and when
+this process ends, by whatever cause, its children stop too (their pipe of orders closes). A child that does not run at
+all (SIGSTOP) is not answered for: its leases end.
 """
 
 from __future__ import annotations
@@ -11,28 +13,34 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from django.db import connections
 
+from nobroker_django.engine.errors import NobrokerError
+from nobroker_django.engine.liveness import Liveness
 from nobroker_django.engine.upkeep import LOOK_SECONDS
 
 from .budget import Budget
-from .child import Child
+from .child import Child, Inheritance
 from .console import Console
 from .damaged import Damaged
+from .notices import Notice, Reader
 from .options import (
     EXIT_BROKEN,
     EXIT_DAMAGE,
     EXIT_FINISHED,
     EXIT_GIVEN_BACK,
+    EXIT_RECYCLED,
     EXIT_REFUSED,
     EXIT_STOPPED,
     WorkerOptions,
 )
 from .shutdown import NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
 from .upkeep import UpkeepChild, is_due
+from .watch import Watch
 
 FIRST_RESTART, LONGEST_RESTART = 0.2, 30.0
 """Pause before a dead child is replaced; it doubles with every death that follows soon."""
@@ -40,11 +48,17 @@ HEALTHY_AFTER = 60.0
 """A child that lived this long (seconds) starts the pauses anew."""
 KILL_AFTER = 15.0
 """Seconds that a child has to give its jobs back, before it is killed."""
+VERDICT_AGAIN = 0.5
+"""Seconds until a verdict that could not be recorded is tried again."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """The place of one child. ``pid`` is 0 while there is none; times are monotonic seconds."""
+    """The place of one child. ``pid`` is 0 while there is none; times are monotonic seconds.
+
+    ``liveness``: under which names it holds leases. ``limits``: its running jobs with a time limit, and when that is
+    over, by token. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished.
+    """
 
     number: int
     pid: int = 0
@@ -52,6 +66,28 @@ class Slot:
     started: float = 0.0
     deaths: int = 0
     start_at: float | None = 0.0
+    stopped: bool = False
+    liveness: Mapping[str, Liveness] = field(default_factory=dict)
+    notices: Reader | None = None
+    limits: dict[str, tuple[float, Notice]] = field(default_factory=dict)
+    verdict: str | None = None
+
+    def holders(self) -> dict[str, str]:
+        """Its names by queue."""
+        return {name: liveness.holder for name, liveness in self.liveness.items()}
+
+    def close(self) -> None:
+        """In a process that is not its supervisor any more, or after its end: let everything of it go."""
+        if self.orders >= 0:
+            os.close(self.orders)
+            self.orders = -1
+        if self.notices is not None:
+            os.close(self.notices.fd)
+            self.notices = None
+        for liveness in self.liveness.values():
+            liveness.close()
+        self.liveness = {}
+        self.limits.clear()
 
 
 class Supervisor:
@@ -65,6 +101,7 @@ class Supervisor:
         self._upkeep = Slot(0)  # a process now and then
         self._budget = Budget(options.max_jobs)
         self._damaged = Damaged()
+        self._watch = Watch(options.queues, self._console)
         self._stopping = False
         self._kill_at: float | None = None
         self._codes: set[int] = set()
@@ -82,6 +119,7 @@ class Supervisor:
             while self._step():
                 pass
         finally:
+            self._watch.close()
             self._signals.close()
             self._budget.close()
         self._note_damage()
@@ -109,15 +147,63 @@ class Supervisor:
                 self._start(slot)
         moments = [slot.start_at for slot in (*self._slots, self._upkeep) if slot.start_at is not None]
         moments += [self._kill_at] if self._kill_at is not None else []
-        wait_readable([self._signals.fd], min(moments) - now if moments else None)
+        moments += [deadline for slot in self._slots for deadline, _ in slot.limits.values()]
+        readers = {slot.notices.fd: slot for slot in self._slots if slot.notices is not None}
+        ready = wait_readable([self._signals.fd, *readers], min([*moments, now + self._watch.seconds]) - now)
+        for fd in ready & readers.keys():
+            self._hear(readers[fd])
         for number in self._signals.read():
             if number in STOP_SIGNALS:
                 self._stop(f"received {signal.Signals(number).name}")
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill()
         self._reap()
+        self._enforce_limits()
+        self._watch.look(self._living())
         working = any(slot.pid or slot.start_at is not None for slot in self._slots)
         return working or bool(self._upkeep.pid)
+
+    def _living(self) -> dict[str, list[str]]:
+        """Under which names, by queue, children hold leases that are to be extended."""
+        found: dict[str, list[str]] = {}
+        for slot in self._slots:
+            if slot.pid and not slot.stopped:
+                for name, holder in slot.holders().items():
+                    found.setdefault(name, []).append(holder)
+        return found
+
+    def _hear(self, slot: Slot) -> None:
+        """A child tells which job may run how long."""
+        assert slot.notices is not None
+        for notice in slot.notices.read():
+            if notice.seconds is None:
+                slot.limits.pop(notice.token, None)
+            else:
+                slot.limits[notice.token] = time.monotonic() + notice.seconds, notice
+
+    def _enforce_limits(self) -> None:
+        """Jobs that ran over their time have failed, and their process is ended."""
+        now = time.monotonic()
+        for slot in self._slots:
+            for token, (deadline, notice) in list(slot.limits.items()):
+                if deadline > now or not slot.pid or slot.verdict is not None:
+                    continue
+                try:
+                    condemned = self._watch.condemn(notice)
+                except NobrokerError as error:
+                    slot.limits[token] = now + VERDICT_AGAIN, notice
+                    self._console.warning(
+                        f"job {notice.job_id} is over its time, which could not be recorded: {error}"
+                    )
+                    continue
+                del slot.limits[token]
+                if condemned:
+                    slot.verdict = f"another job of its process, {notice.job_id}, ran over its time"
+                    self._console.warning(
+                        f"worker {slot.number} (pid {slot.pid}): job {notice.job_id} ran over its hard time limit of "
+                        f"{notice.seconds:g} s and has failed; the process is killed"
+                    )
+                    os.kill(slot.pid, signal.SIGKILL)
 
     def _start(self, slot: Slot) -> None:
         if slot is self._upkeep and not is_due(self._options):
@@ -125,7 +211,13 @@ class Supervisor:
             return
         slot.start_at = None
         slot.started = time.monotonic()
+        slot.stopped, slot.verdict = False, None
         reading, slot.orders = os.pipe()
+        heard, notices = os.pipe()
+        slot.notices = Reader(heard)
+        os.set_blocking(heard, False)
+        if slot is not self._upkeep:
+            slot.liveness = self._watch.register()
         for stream in (self._stream, sys.stdout, sys.stderr):
             _flush(stream)
         # A signal between the fork and the child's own handlers would be lost in the pipe of this process.
@@ -133,23 +225,25 @@ class Supervisor:
         try:
             slot.pid = os.fork()
             if slot.pid == 0:
-                self._become_child(slot, reading)
+                self._become_child(slot, reading, notices)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         os.close(reading)
+        os.close(notices)
 
-    def _become_child(self, slot: Slot, reading: int) -> None:
+    def _become_child(self, slot: Slot, reading: int, notices: int) -> None:
         """In the new process: run the child and end without returning into the supervisor."""
         code = EXIT_BROKEN
         try:
+            inherited = Inheritance(reading, notices, slot.liveness, self._budget, self._damaged)
+            slot.liveness = {}
             for other in (*self._slots, self._upkeep):
-                if other.orders >= 0:
-                    os.close(other.orders)
+                other.close()
             os.set_blocking(reading, False)
             if slot is self._upkeep:
                 code = UpkeepChild(self._options, reading, self._stream).run()
             else:
-                code = Child(slot.number, self._options, self._budget, self._damaged, reading, self._stream).run()
+                code = Child(slot.number, self._options, inherited, self._stream).run()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -186,8 +280,7 @@ class Supervisor:
         for slot in self._slots:
             if slot.pid:
                 self._console.warning(
-                    f"worker {slot.number} (pid {slot.pid}) does not react and is killed; "
-                    "its jobs come back when their leases end"
+                    f"worker {slot.number} (pid {slot.pid}) does not react and is killed; its jobs are given to others"
                 )
                 os.kill(slot.pid, signal.SIGKILL)
         self._kill_at = None
@@ -198,15 +291,25 @@ class Supervisor:
         slots = (*self._slots, self._upkeep)
         wanted = [-1] if os.getpid() == 1 else [slot.pid for slot in slots if slot.pid]
         for pid in wanted:
-            while ended := _collect(pid):
+            while changed := _collect(pid):
                 for slot in slots:
-                    if slot.pid == ended[0]:
-                        self._ended(slot, os.waitstatus_to_exitcode(ended[1]))
+                    if slot.pid == changed[0]:
+                        self._changed(slot, changed[1])
+
+    def _changed(self, slot: Slot, status: int) -> None:
+        """A child was stopped, goes on, or has ended."""
+        if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+            slot.stopped = os.WIFSTOPPED(status)
+            self._console.line(f"worker {slot.number} (pid {slot.pid}) {'was stopped' if slot.stopped else 'goes on'}")
+        else:
+            self._ended(slot, os.waitstatus_to_exitcode(status))
 
     def _ended(self, slot: Slot, code: int) -> None:
         pid, slot.pid = slot.pid, 0
-        os.close(slot.orders)
-        slot.orders = -1
+        holders, verdict = slot.holders(), slot.verdict
+        slot.close()
+        what = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        self._watch.bury(holders, verdict or f"its process (pid {pid}) {what}", punish=verdict is None)
         if slot is self._upkeep:
             slot.deaths = 0 if code == EXIT_STOPPED else min(slot.deaths + 1, 6)
             if not self._stopping:
@@ -220,9 +323,13 @@ class Supervisor:
             return
         if self._stopping:
             # Killed or broken on the way out: what it held was not given back in order.
-            self._codes.add(code if code in (EXIT_STOPPED, EXIT_GIVEN_BACK, EXIT_FINISHED) else EXIT_GIVEN_BACK)
+            in_order = code in (EXIT_STOPPED, EXIT_GIVEN_BACK, EXIT_FINISHED, EXIT_RECYCLED)
+            self._codes.add(code if in_order else EXIT_GIVEN_BACK)
             return
         if code == EXIT_FINISHED:
+            return
+        if code == EXIT_RECYCLED or verdict is not None:
+            slot.start_at = time.monotonic()
             return
         self._restart(slot, pid, code)
 
@@ -232,16 +339,16 @@ class Supervisor:
         pause = min(LONGEST_RESTART, FIRST_RESTART * 2 ** min(slot.deaths - 1, 30))
         slot.start_at = time.monotonic() + pause
         if code < 0:
-            what = f"was killed by {_signal_name(-code)}; its jobs come back when their leases end"
+            what = f"was killed by {_signal_name(-code)}"
         else:
             what = "stopped" if code == EXIT_STOPPED else f"ended with code {code}"
         self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
 
 
 def _collect(pid: int) -> tuple[int, int] | None:
-    """Id and status of an ended child (of any, for -1), or None."""
+    """Id and status of a child (of any, for -1) that has ended, was stopped or goes on, or None."""
     try:
-        ended = os.waitpid(pid, os.WNOHANG)
+        ended = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
     except ChildProcessError:
         return None
     return ended if ended[0] else None

@@ -1,6 +1,8 @@
 """Tasks for the acceptance tests. They leave files as traces, and wait for files: events, not sleeps."""
 
 import asyncio
+import ctypes
+import math
 import multiprocessing
 import os
 import signal
@@ -157,3 +159,41 @@ def find_user(pk: int, name: str) -> bool:
 def standard_descriptors() -> list[str]:
     """Where descriptors 0 to 2 of the worker lead."""
     return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
+
+
+@task
+def hog(directory: str, name: str, seconds: float) -> None:
+    """Leave ``name.started``, hold the interpreter's lock for so long in C code, leave ``name.done``."""
+    place = Path(directory)
+    trace(place / f"{name}.started", str(os.getpid()))
+    usleep = ctypes.PyDLL(None).usleep  # what is called through PyDLL keeps the lock
+    for _ in range(math.ceil(seconds / 0.9)):
+        usleep(900_000)
+    trace(place / f"{name}.done", str(os.getpid()))
+
+
+@task(soft_time_limit=0.2)
+def clean_up(directory: str, name: str) -> None:
+    """Run over the soft limit, and leave ``name.cleaned`` because of it."""
+    place = Path(directory)
+    try:
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                trace(place / f"{name}.swallowed", "x")
+    finally:
+        trace(place / f"{name}.cleaned", str(os.getpid()))
+
+
+@task
+async def meet(directory: str, name: str, number: int) -> int:
+    """Leave ``name.started``, and end when so many are there."""
+    place = Path(directory)
+    trace(place / f"{name}.started", str(os.getpid()))
+    end = time.monotonic() + PATIENCE
+    while len((place / f"{name}.started").read_text().splitlines()) < number:
+        if time.monotonic() > end:
+            raise TimeoutError
+        await asyncio.sleep(0.01)
+    return number

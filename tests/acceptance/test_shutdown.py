@@ -26,6 +26,7 @@ def test_an_idle_worker_ends_at_once(place, number):
     assert not any(alive(pid) for pid in work.children())
 
 
+@pytest.mark.contract("WORK-01")
 @pytest.mark.parametrize("send", ["signal", "signal_group"], ids=["the supervisor", "the whole group"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_running_jobs_finish_and_no_new_one_begins(place, number, send):
@@ -48,6 +49,7 @@ def test_running_jobs_finish_and_no_new_one_begins(place, number, send):
     assert place.lines("trace") == []
 
 
+@pytest.mark.contract("WORK-01")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_gives_running_jobs_back_and_ends_at_once(place, number):
     """C58."""
@@ -70,6 +72,7 @@ def test_a_second_signal_gives_running_jobs_back_and_ends_at_once(place, number)
     assert len(place.lines("job.done")) == 1
 
 
+@pytest.mark.contract("WORK-01")
 def test_the_end_of_the_grace_time_gives_running_jobs_back(place):
     result = jobs.hold.enqueue(str(place), "job")
     work = place.work("--grace", 0.3)

@@ -86,12 +86,17 @@ def test_idle_timeout_ends_a_worker_without_work(place):
     assert place.lines("trace") == ["x"]
 
 
-def test_several_queues_take_turns_in_the_given_order(place):
+def test_named_queues_are_served_in_the_given_order_and_unnamed_ones_take_turns(place):
     for n in range(3):
         jobs.note.enqueue(str(place / "trace"), f"default {n}")
         jobs.note.using(queue_name="second").enqueue(str(place / "trace"), f"second {n}")
     assert place.work("--drain", "--threads", 1, "-q", "second", "-q", "default").end() == 0
-    assert place.lines("trace") == [f"{name} {n}" for n in range(3) for name in ("second", "default")]
+    assert place.lines("trace") == [f"{name} {n}" for name in ("second", "default") for n in range(3)]
+    for n in range(3):
+        jobs.note.enqueue(str(place / "turns"), f"default {n}")
+        jobs.note.using(queue_name="second").enqueue(str(place / "turns"), f"second {n}")
+    assert place.work("--drain", "--threads", 1).end() == 0
+    assert place.lines("turns") == [f"{name} {n}" for n in range(3) for name in ("default", "second")]
 
 
 def test_a_worker_of_one_queue_leaves_the_others_alone(place):
@@ -130,6 +135,7 @@ def test_a_job_that_runs_longer_than_its_lease_is_not_delivered_again(place, con
     assert len(place.lines("long.started")) == len(place.lines("own.started")) == 1
 
 
+@pytest.mark.contract("WORK-03")
 @pytest.mark.parametrize("how", ["exit", "interrupt", "cancel", "generator"])
 def test_what_is_no_exception_is_a_failed_attempt_too_and_the_worker_goes_on(place, how):
     result = jobs.leave.using(max_attempts=2).enqueue(str(place / "trace"), how)
@@ -177,6 +183,7 @@ def test_a_tasks_module_that_fails_to_import_is_refused_and_the_jobs_stay(place,
     assert place.queue().stats().ready == 1
 
 
+@pytest.mark.contract("WORK-06")
 @pytest.mark.parametrize(
     ("how", "returned"),
     [

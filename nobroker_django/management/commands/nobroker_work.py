@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from nobroker_django import checks
 from nobroker_django.cli.exits import EXIT_GIVEN_BACK, UsageError
-from nobroker_django.cli.values import positive_integer, seconds
+from nobroker_django.cli.values import positive_integer, seconds, size
 from nobroker_django.commandline import NobrokerCommand, add_queue_option, chosen_queues
 from nobroker_django.worker.options import EXIT_DAMAGE, WorkerOptions
 from nobroker_django.worker.reloading import Reloader, die_with_parent, is_inner
@@ -34,11 +34,19 @@ class Command(NobrokerCommand):
     requires_system_checks = "__all__"
 
     def add_options(self, parser: CommandParser) -> None:
-        add_queue_option(parser, "work on this queue (may be repeated, they take turns); all queues if left out")
+        add_queue_option(
+            parser,
+            "work on this queue (may be repeated: an earlier one goes before a later one); "
+            "if left out, on all queues, which take turns",
+        )
         parser.add_argument("--processes", type=positive_integer, default=1, metavar="N", help="processes (default 1)")
         parser.add_argument(
             "--threads", type=positive_integer, default=4, metavar="N", help="jobs at a time in a process (default 4)"
         )
+        parser.add_argument(
+            "--async-concurrency", type=positive_integer, default=50, metavar="N",
+            help="coroutine tasks at a time in a process, beside the threads (default 50)",
+        )  # fmt: skip
         parser.add_argument(
             "--grace", type=seconds, default=30.0, metavar="SECONDS", help="time to finish after a signal (default 30)"
         )
@@ -46,6 +54,14 @@ class Command(NobrokerCommand):
         parser.add_argument(
             "--max-jobs", type=positive_integer, metavar="N", help="end after N jobs, all processes together"
         )
+        parser.add_argument(
+            "--max-jobs-per-process", type=positive_integer, metavar="N",
+            help="a process that has run N jobs makes room for a new one",
+        )  # fmt: skip
+        parser.add_argument(
+            "--max-memory", type=size, metavar="BYTES",
+            help="a process that uses more memory than this (200M, 1.5G) makes room for a new one",
+        )  # fmt: skip
         parser.add_argument(
             "--idle-timeout", type=seconds, metavar="SECONDS", help="end a process that had no job for so long"
         )
@@ -71,11 +87,15 @@ class Command(NobrokerCommand):
         code = Supervisor(
             WorkerOptions(
                 queues=tuple(chosen_queues(options["queues"])),
+                in_order=bool(options["queues"]),
                 processes=options["processes"],
+                coroutines=options["async_concurrency"],
                 threads=options["threads"],
                 grace=options["grace"],
                 drain=options["drain"],
                 max_jobs=options["max_jobs"],
+                max_jobs_per_process=options["max_jobs_per_process"],
+                max_memory=options["max_memory"],
                 idle_timeout=options["idle_timeout"],
                 verbosity=options["verbosity"],
             ),

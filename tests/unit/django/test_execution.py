@@ -15,29 +15,11 @@ from nobroker_django import (
     JobState,
     SerializationError,
     SoftTimeLimitExceeded,
-    StorageError,
-    registry,
-    task,
 )
-from nobroker_django.engine.errors import OutcomeUnknownError
 from nobroker_django.execution import Outcome, execute
 from nobroker_django.queues import get_queue
 
 from .sample import add
-
-
-@pytest.fixture
-def make():
-    """Tasks that are forgotten after the test."""
-    made = []
-
-    def decorate(function, **options):
-        made.append(task(**{"name": "the task", **options})(function))
-        return made[-1]
-
-    yield decorate
-    for one in made:
-        registry.unregister(one)
 
 
 def deliver():
@@ -345,65 +327,9 @@ def test_a_failure_after_the_lease_was_lost_does_not_count_either(make):
     assert get_queue().get(held[0].id).errors == []
 
 
-def test_an_outcome_that_cannot_be_written_is_reported_and_raises_nothing(make, monkeypatch):
-    tries = []
-
-    def refuse(*args, **kwargs):
-        tries.append(args)
-        raise StorageError("append to", "/q", OSError(28, "No space left on device"))
-
-    make(lambda: 1).enqueue()
-    job = get_queue().lease_one()
-    monkeypatch.setattr(get_queue(), "ack", refuse)
-    monkeypatch.setattr("nobroker_django.execution.RECORDING_PAUSES", (0.0, 0.0))
-    report = execute(get_queue(), job)
-    assert report.outcome is Outcome.UNRECORDED
-    assert "No space left" in report.error
-    assert len(tries) == 3
-
-
-def test_an_outcome_that_could_not_be_written_for_a_moment_is_recorded_without_running_again(make, monkeypatch):
-    ran, failures = [], [StorageError("append to", "/q", OSError(28, "No space left on device"))]
-    make(lambda: ran.append(1)).enqueue()
-    job = get_queue().lease_one()
-    ack = get_queue().ack
-
-    def refuse_once(*args, **kwargs):
-        if failures:
-            raise failures.pop()
-        ack(*args, **kwargs)
-
-    monkeypatch.setattr(get_queue(), "ack", refuse_once)
-    monkeypatch.setattr("nobroker_django.execution.RECORDING_PAUSES", (0.0,))
-    assert execute(get_queue(), job).outcome is Outcome.SUCCEEDED
-    assert ran == [1]
-
-
-def test_an_outcome_that_may_have_been_written_is_not_written_again(make, monkeypatch):
-    tries = []
-
-    def refuse(*args, **kwargs):
-        tries.append(args)
-        raise OutcomeUnknownError("sync", "/q", OSError(5, "I/O error"))
-
-    make(lambda: 1).enqueue()
-    job = get_queue().lease_one()
-    monkeypatch.setattr(get_queue(), "ack", refuse)
-    assert execute(get_queue(), job).outcome is Outcome.UNRECORDED
-    assert len(tries) == 1
-
-
 def test_the_outcome_of_a_job_that_was_purged_meanwhile_does_not_count(make):
     make(lambda: get_queue().purge() and None).enqueue()
     assert execute(get_queue(), get_queue().lease_one()).outcome is Outcome.LOST
-
-
-def test_the_lease_is_let_go_before_the_outcome_is_recorded(make):
-    states = []
-    make(lambda: None).enqueue()
-    job = get_queue().lease_one()
-    execute(get_queue(), job, before_recording=lambda: states.append(get_queue().get(job.id).state))
-    assert states == [JobState.LEASED]
 
 
 @pytest.mark.django_db(transaction=True)

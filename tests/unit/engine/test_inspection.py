@@ -216,7 +216,7 @@ def test_every_writing_call_is_refused_also_those_to_come():
     """A method that is added to ``Files`` has to be put on one side."""
     reading = {
         *("open", "close", "pread", "size", "identity", "path_identity", "path_size", "mode", "listdir"),
-        *("block_bytes", "free_space", "funlock", "unlock_byte", "is_fifo"),
+        *("block_bytes", "free_space", "funlock", "unlock_byte", "is_fifo", "byte_is_free"),
     }
     ours = {name for name in vars(Files) if not name.startswith("_")}
     refused = {name for name, value in vars(ReadingFiles).items() if value is ReadingFiles._refuse} - {"_refuse"}

@@ -97,7 +97,7 @@ def test_extend_started_and_release():
     row = row_after(
         ENQUEUE, LEASE, Extend(id="a", at=12.0, deadline=99.0, token="t1"), Started(id="a", at=12.0, token="t1")
     )
-    assert (row.lease_deadline, row.started) == (99.0, 1)
+    assert (row.lease_deadline, row.started_at is not None) == (99.0, True)
     row = row_after(ENQUEUE, LEASE, Release(id="a", at=12.0, token="t1"))
     assert (row.state, row.attempts, row.lease_token, row.lease_deadline, row.rank) == (DUE, 0, None, None, 10.0)
 
@@ -201,14 +201,16 @@ def test_a_second_enqueue_of_a_living_id_is_ignored_and_of_a_done_one_replaces_i
 def test_a_copied_job_keeps_place_state_and_count(name, number):
     copy = Enqueue(
         id="a", payload=NULL, enqueued_at=1.0, max_attempts=5, seq=7, state=name, attempts=3, rank=2.5,
-        available_at=3.5, lease_deadline=9.0, lease_token="t", started=True, finished_at=8.0,
+        available_at=3.5, lease_deadline=9.0, lease_token="t", started_at=7.0, holder="h", extensions=2, deaths=1,
+        finished_at=8.0,
     )  # fmt: skip
     state = state_after(
         Snapshot(log_id="1", at=5.0, base=1000, open=40, clock=4.0, enqueued_total=12, ignored=2), copy
     )
     row = state.rows["a"]
     assert (row.state, row.seq, row.rank, row.available_at, row.attempts) == (number, 7, 2.5, 3.5, 3)
-    assert (row.lease_deadline, row.lease_token, row.started, row.finished_at) == (9.0, "t", 1, 8.0)
+    assert (row.lease_deadline, row.lease_token, row.started_at, row.finished_at) == (9.0, "t", 7.0, 8.0)
+    assert (row.holder, row.extensions, row.deaths) == ("h", 2, 1)
     assert (state.enqueued_total, state.ignored, state.clock, state.open_seq, state.base) == (12, 2, 4.0, 40, 1000)
 
 

@@ -88,7 +88,7 @@ def test_the_lease_of_a_running_job_is_extended(open_queue, clock, monkeypatch):
     assert Worker(queue, handler, max_jobs=1).run().succeeded == 1
 
 
-@pytest.mark.parametrize("verb", ["lease_one", "ack"])
+@pytest.mark.parametrize("verb", ["_lease_as", "ack"])
 def test_a_lock_that_is_not_free_in_time_ends_no_worker(open_queue, monkeypatch, caplog, verb):
     """What was leased and could not be acked comes back after its lease."""
     queue = open_queue()
@@ -162,18 +162,18 @@ def test_an_idle_timeout_ends_no_worker_whose_other_thread_has_worked_since_the_
     """What that thread ran may have put a job in behind the look."""
     looks, early = itertools.count(), list[threading.Thread]()
     looking, added, again = threading.Event(), threading.Event(), threading.Event()
-    lease_one = Queue.lease_one
+    lease = Queue._lease_as
 
-    def look(self, **options):
+    def look(self, *arguments, **options):
         if next(looks) == 0:
             early.append(threading.current_thread())
             looking.set()
             assert added.wait(PATIENCE)
-            return None
+            return []
         assert looking.wait(PATIENCE)
         if threading.current_thread() is early[0]:
             again.set()
-        return lease_one(self, **options)
+        return lease(self, *arguments, **options)
 
     def handler(job):
         if job.payload == "first":
@@ -181,7 +181,7 @@ def test_an_idle_timeout_ends_no_worker_whose_other_thread_has_worked_since_the_
             added.set()
             wait_until(lambda: again.is_set() or not early[0].is_alive(), "the other thread went on or ended")
 
-    monkeypatch.setattr(Queue, "lease_one", look)
+    monkeypatch.setattr(Queue, "_lease_as", look)
     queue.enqueue("first")
     assert Worker(queue, handler, idle_timeout=0, poll_interval=0.01, concurrency=2).run().succeeded == 2
 
@@ -285,3 +285,25 @@ def test_a_closed_queue_ends_the_worker_with_the_error(open_queue):
     queue.enqueue("x")
     with pytest.raises(NobrokerError):
         Worker(queue, lambda job: queue.close()).run()
+
+
+@pytest.mark.contract("LEASE-06")
+def test_the_job_of_a_killed_worker_is_somebody_elses_at_once(queue_dir):
+    with Queue(queue_dir) as queue:
+        queue.enqueue("x")
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                Worker(Queue(queue_dir), lambda job: os.write(writing, b"x") and signal.pause()).run()
+            finally:
+                os._exit(1)
+        assert os.read(reading, 1) == b"x"
+        assert queue.lease() == []
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        [job] = queue.lease()
+        assert job.attempts == 2
+        assert [error.error_class for error in queue.get(job.id).errors] == ["WorkerDied"]
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,103 @@
+"""Where jobs run in a worker process: threads, and one event loop for coroutine tasks.
+
+Invariant: a job that is put on a place is run, whatever others do, and its end is announced once. The clerk never puts
+more on them than there are free places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from nobroker_django.engine.job import Job
+from nobroker_django.execution import AsyncGuard, Guard, Performed, is_coroutine, perform, perform_async
+
+Work = tuple[str, Job, Guard, Callable[[Performed], None]]
+
+
+class Threads:
+    """As many jobs at a time as threads; they are daemons, because a job may never end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._work: SimpleQueue[Work] = SimpleQueue()
+
+    def start(self) -> None:
+        """Start the threads (after the fork)."""
+        for number in range(self.number):
+            threading.Thread(target=self._run, name=f"nobroker-job-{number + 1}", daemon=True).start()
+
+    def put(self, queue: str, job: Job, guard: Guard, announce: Callable[[Performed], None]) -> None:
+        """Run a job."""
+        self._work.put((queue, job, guard, announce))
+
+    def _run(self) -> None:
+        while True:
+            queue, job, guard, announce = self._work.get()
+            announce(perform(queue, job, guard))
+            del job, guard, announce  # nothing of it stays while this thread waits
+
+
+class Loop:
+    """Coroutine tasks, side by side on one event loop in a thread of its own, which the first of them starts."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, queue: str, job: Job, guard: AsyncGuard, announce: Callable[[Performed], None]) -> None:
+        """Run a job."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="nobroker-loop", daemon=True).start()
+        self._loop.call_soon_threadsafe(self._begin, queue, job, guard, announce)
+
+    def _begin(self, queue: str, job: Job, guard: AsyncGuard, announce: Callable[[Performed], None]) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(self._run(queue, job, guard, announce), context=contextvars.Context())
+        self._tasks.add(task)  # the loop alone holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, queue: str, job: Job, guard: AsyncGuard, announce: Callable[[Performed], None]) -> None:
+        announce(await perform_async(queue, job, guard))
+
+
+class Places:
+    """Both kinds, and how many of each are free. Used by the clerk's thread alone."""
+
+    def __init__(self, threads: int, coroutines: int) -> None:
+        self.threads = Threads(threads)
+        self.loop = Loop(coroutines)
+        self.busy = {False: 0, True: 0}
+
+    def start(self) -> None:
+        """Start the threads (after the fork)."""
+        self.threads.start()
+
+    def free(self, *, coroutine: bool) -> int:
+        """How many jobs of that kind can be begun at once."""
+        return (self.loop.number if coroutine else self.threads.number) - self.busy[coroutine]
+
+    @property
+    def running(self) -> int:
+        """How many jobs run."""
+        return sum(self.busy.values())
+
+    def run(
+        self, queue: str, job: Job, guard: Guard, async_guard: AsyncGuard, announce: Callable[[Performed], None]
+    ) -> None:
+        """Put a job on a free place of its kind."""
+        if is_coroutine(job):
+            self.busy[True] += 1
+            self.loop.put(queue, job, async_guard, announce)
+        else:
+            self.busy[False] += 1
+            self.threads.put(queue, job, guard, announce)
+
+    def left(self, job: Job) -> None:
+        """The job has ended: its place is free."""
+        self.busy[is_coroutine(job)] -= 1

@@ -1,0 +1,26 @@
+"""How the deliveries of one process have ended: counted, and told to the console."""
+
+from __future__ import annotations
+
+from nobroker_django.execution import Outcome, Report
+
+from .console import Console
+
+
+class Tally:
+    """Used by the clerk's thread; read by others. ``ended`` is how many deliveries have."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.counts = dict.fromkeys(Outcome, 0)
+        self.ended = 0
+
+    def job(self, queue: str, report: Report) -> None:
+        """One delivery has ended."""
+        self.counts[report.outcome] += 1
+        self.ended += 1
+        self._console.job(queue, report)
+
+    def text(self) -> str:
+        """The counts for the last line of the process."""
+        return ", ".join(f"{count} {outcome.value}" for outcome, count in self.counts.items() if count) or "no jobs"

@@ -1,0 +1,166 @@
+"""What the supervisor does at the queues: it answers for its children.
+
+It extends the leases of those that live, takes back what those held that have ended (also others' on this machine),
+records the verdict on a job that ran over its time, and syncs what nobody else has: the beginning of a job that
+brings the machine down is on the disk a second later.
+
+Invariant: nothing in here waits long, and no failure ends the supervisor: what could not be done is tried again at the
+next look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nobroker_django import conf
+from nobroker_django.engine.clock import Deadline
+from nobroker_django.engine.endings import Ended
+from nobroker_django.engine.errors import CorruptLogError, NobrokerError, StorageError
+from nobroker_django.engine.files import Files
+from nobroker_django.engine.generations import Layout
+from nobroker_django.engine.job import Job
+from nobroker_django.engine.liveness import Liveness
+from nobroker_django.engine.worker_queue import WorkerQueue
+from nobroker_django.queues import open_queue
+
+from .console import Console
+from .notices import Notice
+
+LOOK_SECONDS = 0.25
+LOCK_SECONDS = 0.5
+COMPLAINT_SECONDS = 10.0
+"""A queue that does not answer is complained about that often."""
+
+
+class TimeLimitExceeded(Exception):
+    """The task ran over its hard time limit and its process was ended."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One queue (``None``: it could not be opened yet), and when it is to be seen to again (Unix seconds)."""
+
+    queue: WorkerQueue | None = None
+    damaged: bool = False
+    seen: int | None = None
+    beat_at: float = 0.0
+    complaint: Deadline = field(default_factory=lambda: Deadline(0.0))
+
+
+class Watch:
+    """The queues of one supervisor. Used by its only thread."""
+
+    def __init__(self, names: Iterable[str], console: Console) -> None:
+        self._console = console
+        self._files = Files()
+        self._queues = {name: _Watched() for name in names}
+        self._next_look = Deadline(0.0)
+        # Between two looks; short leases are seen to more often.
+        self.seconds = min(LOOK_SECONDS, *(conf.queue_settings(name).visibility_timeout / 6 for name in self._queues))
+
+    def register(self) -> dict[str, Liveness]:
+        """A new worker in each queue; without one where the file system refuses. Waits for nobody."""
+        made = {}
+        directory = conf.get_settings().dir
+        for name in self._queues:
+            settings = conf.queue_settings(name)
+            layout, modes = (
+                Layout.of(directory, name),
+                {"dir_mode": settings.dir_mode, "file_mode": settings.file_mode},
+            )
+            try:
+                self._files.make_directory(directory, settings.dir_mode)
+                made[name] = Liveness(self._files, layout, **modes)
+            except OSError as error:
+                self._complain(name, f"a worker cannot say that it is alive: {error}")
+        return made
+
+    def look(self, holders: Mapping[str, list[str]]) -> None:
+        """See to every queue, if it is time.
+
+        Args:
+            holders: by queue, the names under which living children hold leases.
+        """
+        if not self._next_look.passed():
+            return
+        self._next_look = Deadline(self.seconds)
+        for name, queue, watched in self._opened():
+            try:
+                end = queue.look()
+                if end != watched.seen or time.time() >= watched.beat_at:
+                    watched.seen = end
+                    next_due = queue.keep_alive(holders.get(name, ()))
+                    watched.beat_at = time.time() + 3600.0 if next_due is None else next_due
+                queue.reclaim_dead()
+                queue.sync_older(1.0)
+            except CorruptLogError:
+                watched.damaged = True  # the children say it
+            except NobrokerError as error:
+                watched.seen = None
+                self._complain(name, f"the leases of running jobs could not be seen to: {error}")
+
+    def _opened(self) -> Iterator[tuple[str, WorkerQueue, _Watched]]:
+        """The queues that can be used now."""
+        for name, watched in self._queues.items():
+            if watched.queue is None and not watched.damaged:
+                try:
+                    watched.queue = open_queue(name, conf.queue_settings(name), lock_timeout=LOCK_SECONDS)
+                except CorruptLogError:
+                    watched.damaged = True
+                except NobrokerError as error:
+                    self._complain(name, f"could not be opened: {error}")
+            if watched.queue is not None and not watched.damaged:
+                yield name, watched.queue, watched
+
+    def bury(self, holders: Mapping[str, str], why: str, *, punish: bool) -> None:
+        """A child has ended: take back what it held."""
+        for name, queue, _ in self._opened():
+            if name in holders:
+                try:
+                    taken = queue.reclaim_dead({holders[name]: why}, punish=punish)
+                except NobrokerError as error:
+                    self._complain(name, f"what an ended worker held was not taken back yet: {error}")
+                else:
+                    if taken:
+                        self._console.line(f"{name}: {taken} jobs of an ended process taken back")
+
+    def condemn(self, notice: Notice) -> bool:
+        """Record that a job ran over its time; False: it had ended by itself.
+
+        Raises:
+            NobrokerError: it could not be recorded.
+        """
+        queue = next((queue for name, queue, _ in self._opened() if name == notice.queue), None)
+        if queue is None:
+            raise StorageError("open", notice.queue, "it could not be opened")
+        job = Job(notice.job_id, None, lease_token=notice.token)
+        error = TimeLimitExceeded(f"hard time limit of {notice.seconds:g} s: the process was ended")
+        answer = queue.exchange([Ended.failed(job, error)])
+        if answer.settled[0].lost is not None:
+            answer.drop()
+            return False
+        answer.confirm()
+        return True
+
+    def counts(self) -> tuple[int, int, int]:
+        """Jobs that are ready, delayed and leased, in all queues."""
+        stats = [queue.stats() for _, queue, _ in self._opened()]
+        return sum(one.ready for one in stats), sum(one.delayed for one in stats), sum(one.leased for one in stats)
+
+    def close(self) -> None:
+        """Leave the queues."""
+        for name, watched in self._queues.items():
+            queue, watched.queue = watched.queue, None
+            try:
+                if queue is not None:
+                    queue.close()
+            except NobrokerError as error:
+                self._console.warning(f"{name}: was not left in order: {error}")
+
+    def _complain(self, name: str, text: str) -> None:
+        watched = self._queues[name]
+        if watched.complaint.passed():
+            watched.complaint = Deadline(COMPLAINT_SECONDS)
+            self._console.warning(f"{name}: {text}")
