@@ -5,13 +5,13 @@ Reading order, which is also the order of the imports:
 * words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``thresholds``, ``failures``
 * the operating system: ``names``, ``files``, ``locks``, ``place``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
-* files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``bell``, ``syncing``
+* files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``bell``, ``liveness``, ``syncing``
 * replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``
 * from one log to the next: ``copying``, ``leftovers``; ``beside``, ``passage``, ``flip``, ``compaction``
 * who may write, and what is certain: ``recovery``, ``creation``, ``held``, ``session``,
   ``durability``, ``read_view``
 * looking without taking part: ``inspection``, ``examination``, ``gaps``, ``findings``, ``comparison``,
   ``verification``; saving what is left: ``lenient``, ``remains``, ``rescue``, ``salvage``
-* verbs: ``deciding``, ``core``, ``adding``, ``leasing``, ``looking``, ``queue``; then ``offloop``, ``aio``,
-  ``upkeep``, ``worker``
+* verbs: ``deciding``, ``core``, ``adding``, ``endings``, ``leasing``, ``looking``, ``queue``; then ``offloop``,
+  ``aio``, ``upkeep``, ``worker``, ``worker_queue``
 """

@@ -15,7 +15,8 @@ from .locks import Descriptor
 
 _BY_DESCRIPTOR = (
     *("close", "pread", "size", "identity", "write", "pwrite", "allocate", "truncate", "datasync", "sync"),
-    *("flock", "funlock", "lock_byte", "unlock_byte"),
+    *("flock", "funlock", "lock_byte", "unlock_byte", "byte_is_free"),
+    *("read", "put_byte", "is_fifo", "wait_readable"),
 )
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

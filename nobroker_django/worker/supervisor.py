@@ -48,8 +48,6 @@ HEALTHY_AFTER = 60.0
 """A child that lived this long (seconds) starts the pauses anew."""
 KILL_AFTER = 15.0
 """Seconds that a child has to give its jobs back, before it is killed."""
-VERDICT_AGAIN = 0.5
-"""Seconds until a verdict that could not be recorded is tried again."""
 
 
 @dataclass(slots=True)
@@ -57,7 +55,8 @@ class Slot:
     """The place of one child. ``pid`` is 0 while there is none; times are monotonic seconds.
 
     ``liveness``: under which names it holds leases. ``limits``: its running jobs with a time limit, and when that is
-    over, by token. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished.
+    over, by token. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished;
+    ``sentence``: the job that ran over its time, when that could not be recorded before.
     """
 
     number: int
@@ -71,6 +70,7 @@ class Slot:
     notices: Reader | None = None
     limits: dict[str, tuple[float, Notice]] = field(default_factory=dict)
     verdict: str | None = None
+    sentence: Notice | None = None
 
     def holders(self) -> dict[str, str]:
         """Its names by queue."""
@@ -188,22 +188,28 @@ class Supervisor:
             for token, (deadline, notice) in list(slot.limits.items()):
                 if deadline > now or not slot.pid or slot.verdict is not None:
                     continue
-                try:
-                    condemned = self._watch.condemn(notice)
-                except NobrokerError as error:
-                    slot.limits[token] = now + VERDICT_AGAIN, notice
-                    self._console.warning(
-                        f"job {notice.job_id} is over its time, which could not be recorded: {error}"
-                    )
-                    continue
                 del slot.limits[token]
-                if condemned:
-                    slot.verdict = f"another job of its process, {notice.job_id}, ran over its time"
-                    self._console.warning(
-                        f"worker {slot.number} (pid {slot.pid}): job {notice.job_id} ran over its hard time limit of "
-                        f"{notice.seconds:g} s and has failed; the process is killed"
-                    )
-                    os.kill(slot.pid, signal.SIGKILL)
+                try:
+                    if not self._watch.condemn(notice):
+                        continue  # it has just ended by itself
+                except NobrokerError:
+                    # The lock may be held by that very process, whose other threads the job does not let run.
+                    slot.sentence = notice
+                slot.verdict = f"another job of its process, {notice.job_id}, ran over its time"
+                self._console.warning(
+                    f"worker {slot.number} (pid {slot.pid}): job {notice.job_id} ran over its hard time limit of "
+                    f"{notice.seconds:g} s and has failed; the process is killed"
+                )
+                os.kill(slot.pid, signal.SIGKILL)
+
+    def _pass_sentence(self, notice: Notice) -> None:
+        """The process of a job that ran over its time has ended: now its lock is free, and that can be recorded."""
+        try:
+            self._watch.condemn(notice)
+        except NobrokerError as error:
+            self._console.warning(
+                f"job {notice.job_id} ran over its time, which could not be recorded; it is tried again: {error}"
+            )
 
     def _start(self, slot: Slot) -> None:
         if slot is self._upkeep and not is_due(self._options):
@@ -307,9 +313,12 @@ class Supervisor:
     def _ended(self, slot: Slot, code: int) -> None:
         pid, slot.pid = slot.pid, 0
         holders, verdict = slot.holders(), slot.verdict
-        slot.close()
         what = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        self._watch.bury(holders, verdict or f"its process (pid {pid}) {what}", punish=verdict is None)
+        if slot.sentence is not None:
+            self._pass_sentence(slot.sentence)
+            slot.sentence = None
+        taken = self._watch.bury(holders, verdict or f"its process (pid {pid}) {what}", punish=verdict is None)
+        slot.close()  # not before: others would take the jobs back without knowing why
         if slot is self._upkeep:
             slot.deaths = 0 if code == EXIT_STOPPED else min(slot.deaths + 1, 6)
             if not self._stopping:
@@ -323,6 +332,8 @@ class Supervisor:
             return
         if self._stopping:
             # Killed or broken on the way out: what it held was not given back in order.
+            if verdict is not None and not taken:
+                code = EXIT_STOPPED  # it held nothing but the job that has failed
             in_order = code in (EXIT_STOPPED, EXIT_GIVEN_BACK, EXIT_FINISHED, EXIT_RECYCLED)
             self._codes.add(code if in_order else EXIT_GIVEN_BACK)
             return

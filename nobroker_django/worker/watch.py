@@ -114,8 +114,9 @@ class Watch:
             if watched.queue is not None and not watched.damaged:
                 yield name, watched.queue, watched
 
-    def bury(self, holders: Mapping[str, str], why: str, *, punish: bool) -> None:
-        """A child has ended: take back what it held."""
+    def bury(self, holders: Mapping[str, str], why: str, *, punish: bool) -> int:
+        """A child has ended: take back what it held; how many leases that were."""
+        total = 0
         for name, queue, _ in self._opened():
             if name in holders:
                 try:
@@ -123,8 +124,10 @@ class Watch:
                 except NobrokerError as error:
                     self._complain(name, f"what an ended worker held was not taken back yet: {error}")
                 else:
+                    total += taken
                     if taken:
                         self._console.line(f"{name}: {taken} jobs of an ended process taken back")
+        return total
 
     def condemn(self, notice: Notice) -> bool:
         """Record that a job ran over its time; False: it had ended by itself.

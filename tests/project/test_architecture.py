@@ -36,6 +36,7 @@ ENGINE_ORDER = [
     "new_log",
     "lockfile",
     "bell",
+    "liveness",
     "syncing",
     "snapshots",
     "selection",
@@ -65,6 +66,7 @@ ENGINE_ORDER = [
     "deciding",
     "core",
     "adding",
+    "endings",
     "leasing",
     "looking",
     "beside",
@@ -77,6 +79,7 @@ ENGINE_ORDER = [
     "aio",
     "upkeep",
     "worker",
+    "worker_queue",
 ]
 
 # What only engine/files.py may do. Methods of a Files object have these names too, so the module name is part of them.

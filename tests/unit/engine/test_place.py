@@ -9,7 +9,7 @@ from nobroker_django.engine.files import Files
 from nobroker_django.engine.place import Place
 from tests.support.faulty import Recorder
 
-HERE = {"make_directory", "free_space"}  # of the directory of caches, by its path
+HERE = {"make_directory", "free_space", "block_bytes", "make_fifo"}  # of the directory of caches, by its path
 
 
 @pytest.fixture
