@@ -143,13 +143,14 @@ def _make(files: Files, path: Path, mode: int) -> None:
     try:
         files.set_mode(fd, mode, path.parent)
         write_all(files, fd, os.urandom(_ID_BYTES).hex().encode(), 0)
-        if files.path_identity(path) is None:
-            try:
-                files.link(temporary, path)
-            except FileExistsError:
-                pass  # somebody was quicker
-        else:
-            files.rename(temporary, path)
+        try:
+            files.link(temporary, path)
+        except FileExistsError:
+            found = _read_id(files, path)
+            if found is None:
+                files.rename(temporary, path)
+            else:
+                files.close(found[1])  # somebody was quicker
     finally:
         files.close(fd)
         files.unlink(temporary)

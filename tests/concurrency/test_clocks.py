@@ -77,14 +77,14 @@ def test_a_worker_whose_clock_is_set(queue_dir: Path, monkeypatch: pytest.Monkey
     clock, ran, looks = Clock(), [], 0
     go, started = threading.Event(), threading.Event()
     with Queue(queue_dir, clock=clock, retention=1e9, backoff=BackoffPolicy(base=0)) as queue:
-        lease = queue.lease
+        lease = queue._lease_as
 
         def counted(*arguments, **options):
             nonlocal looks
             looks += 1
             return lease(*arguments, **options)
 
-        monkeypatch.setattr(queue, "lease", counted)
+        monkeypatch.setattr(queue, "_lease_as", counted)
 
         def handler(job):
             ran.append(job.payload)
