@@ -208,6 +208,8 @@ class Unit:
 
         When the clock was set back, those whose time has not come yet after all wait again.
         """
+        if not self.counts[WAITING] and now >= self.promoted:
+            return True
         self.flush()
         if now < self.promoted:
             self._move(f"state = {DUE} AND waits AND available_at > ?", (now,), DUE, WAITING)

@@ -227,6 +227,11 @@ class WorkerQueue(Queue):
 
     _unsynced: tuple[int | None, Deadline] = (None, Deadline(0.0))
 
+    @property
+    def has_holders(self) -> bool:
+        """Whether workers held leases when that was last looked at."""
+        return bool(self._holders)
+
     def listen(self) -> Listening:
         """Wait for the bell from now on: see ``bell``."""
         return self._session.listen()

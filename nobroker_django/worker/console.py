@@ -15,6 +15,8 @@ from typing import TextIO
 from nobroker_django.cli.text import escape, iso, shorten, write_line
 from nobroker_django.execution import Outcome, Report
 
+from .progress import ERASE, is_capable
+
 logger = logging.getLogger("nobroker_django.worker")
 # Without this, Python prints warnings of a project that has configured no logging to stderr, beside our own lines.
 logger.addHandler(logging.NullHandler())
@@ -29,6 +31,7 @@ class Console:
         self._stream = stream
         self._prefix = prefix
         self._verbosity = verbosity
+        self._live = stream is not None and is_capable(stream)
         self._lock = threading.Lock()
 
     def line(self, text: str, *, verbosity: int = 1) -> None:
@@ -36,7 +39,7 @@ class Console:
         if self._verbosity < verbosity:
             return
         with self._lock:
-            write_line(self._stream, f"{iso(time.time())} {self._prefix}: {escape(text)}")
+            write_line(self._stream, f"{ERASE if self._live else ''}{iso(time.time())} {self._prefix}: {escape(text)}")
 
     def warning(self, text: str) -> None:
         """A line that also goes to the project's logging."""
@@ -51,7 +54,9 @@ class Console:
         if report.outcome in (Outcome.DEAD, Outcome.UNRECORDED):
             level = logging.ERROR
         logger.log(level, "%s", escape(text), extra=facts)
-        self.line(f"{queue}: {text}")
+        # On a terminal the live line counts what went well.
+        quiet = self._live and report.outcome is Outcome.SUCCEEDED
+        self.line(f"{queue}: {text}", verbosity=2 if quiet else 1)
 
 
 def describe(report: Report) -> str:

@@ -1,8 +1,9 @@
 """One live line on a terminal that says how the work is going; for everybody else nothing at all.
 
 Invariant: the line stands below everything else that is written while ``hidden()`` is used around each ordinary line:
-it is erased before and drawn anew after, so no two lines tear each other, and it never wraps. It is for processes that
-share one terminal only if one of them writes for all.
+it is erased before and drawn anew after, so no two lines tear each other, and it never wraps. Other processes that
+write to the same terminal begin each of their lines with ``ERASE``, and the owner of the live line is told that it is
+``shared``: then it is drawn anew each time, and stands below their lines again a moment later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nobroker_django.cli.text import escape, shorten
 
 SHORTEST_PAUSE = 0.25
 """Seconds between two drawings."""
-_ERASE = "\r\x1b[K"
+ERASE = "\r\x1b[K"
 _USUAL_WIDTH = 80
 
 
@@ -46,14 +47,21 @@ class LiveLine:
     Args:
         stream: where it is drawn, if that is a terminal (and ``TERM`` is not ``dumb``).
         counts: asked whenever it is drawn; what it raises is raised by ``refresh()``.
+        shared: whether other processes write lines to the same terminal.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, stream: TextIO | None, counts: Callable[[], Counts], *, clock: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO | None,
+        counts: Callable[[], Counts],
+        *,
+        shared: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream = stream if stream is not None and _is_capable(stream) else None
+        self._stream = stream if stream is not None and is_capable(stream) else None
         self._counts = counts
+        self._shared = shared
         self._clock = clock
         self._lock = threading.RLock()
         self._drawn_at: float | None = None
@@ -73,7 +81,7 @@ class LiveLine:
                 return
             self._drawn_at = now
             text = escape(str(self._counts()))
-            if text != self._text or not self._shown:
+            if self._shared or text != self._text or not self._shown:
                 self._text = text
                 self._draw()
 
@@ -97,12 +105,12 @@ class LiveLine:
 
     def _draw(self) -> None:
         # One column stays free: in the last one some terminals wrap. The width is asked anew, windows change.
-        self._write(_ERASE + shorten(self._text, max(1, _width(self._stream) - 1)))
+        self._write(ERASE + shorten(self._text, max(1, _width(self._stream) - 1)))
         self._shown = True
 
     def _erase(self) -> None:
         if self._shown:
-            self._write(_ERASE)
+            self._write(ERASE)
             self._shown = False
 
     def _write(self, text: str) -> None:
@@ -116,7 +124,8 @@ class LiveLine:
             self._stream = None
 
 
-def _is_capable(stream: TextIO) -> bool:
+def is_capable(stream: TextIO) -> bool:
+    """Whether a live line can be drawn there."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except (OSError, ValueError, AttributeError):

@@ -38,6 +38,7 @@ from .options import (
     EXIT_STOPPED,
     WorkerOptions,
 )
+from .progress import Counts, LiveLine
 from .shutdown import NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
 from .upkeep import UpkeepChild, is_due
 from .watch import Watch
@@ -102,6 +103,8 @@ class Supervisor:
         self._budget = Budget(options.max_jobs)
         self._damaged = Damaged()
         self._watch = Watch(options.queues, self._console)
+        self._live = LiveLine(stream if options.verbosity else None, self._counts, shared=True)
+        self._at_start: tuple[int, int] | None = None  # jobs that were done and dead then
         self._stopping = False
         self._kill_at: float | None = None
         self._codes: set[int] = set()
@@ -119,6 +122,7 @@ class Supervisor:
             while self._step():
                 pass
         finally:
+            self._live.close()
             self._watch.close()
             self._signals.close()
             self._budget.close()
@@ -149,7 +153,7 @@ class Supervisor:
         moments += [self._kill_at] if self._kill_at is not None else []
         moments += [deadline for slot in self._slots for deadline, _ in slot.limits.values()]
         readers = {slot.notices.fd: slot for slot in self._slots if slot.notices is not None}
-        ready = wait_readable([self._signals.fd, *readers], min([*moments, now + self._watch.seconds]) - now)
+        ready = wait_readable([self._signals.fd, *readers], min([*moments, now + self._watch.pause]) - now)
         for fd in ready & readers.keys():
             self._hear(readers[fd])
         for number in self._signals.read():
@@ -160,8 +164,30 @@ class Supervisor:
         self._reap()
         self._enforce_limits()
         self._watch.look(self._living())
+        self._show_progress()
         working = any(slot.pid or slot.start_at is not None for slot in self._slots)
         return working or bool(self._upkeep.pid)
+
+    def _show_progress(self) -> None:
+        """On a terminal, one line that tells how the work is going."""
+        if self._live.active:
+            try:
+                self._live.refresh()
+            except NobrokerError:
+                pass  # shown again when the queue answers
+
+    def _counts(self) -> Counts:
+        stats = self._watch.stats()
+        done, dead = sum(one.done for one in stats), sum(one.dead for one in stats)
+        if self._at_start is None:
+            self._at_start = done, dead
+        return Counts(
+            ready=sum(one.ready for one in stats),
+            delayed=sum(one.delayed for one in stats),
+            running=sum(one.leased for one in stats),
+            done=max(0, done - self._at_start[0]),
+            failed=max(0, dead - self._at_start[1]),
+        )
 
     def _living(self) -> dict[str, list[str]]:
         """Under which names, by queue, children hold leases that are to be extended."""

@@ -20,7 +20,7 @@ from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, StorageError
 from nobroker_django.engine.files import Files
 from nobroker_django.engine.generations import Layout
-from nobroker_django.engine.job import Job
+from nobroker_django.engine.job import Job, QueueStats
 from nobroker_django.engine.liveness import Liveness
 from nobroker_django.engine.worker_queue import WorkerQueue
 from nobroker_django.queues import open_queue
@@ -28,7 +28,8 @@ from nobroker_django.queues import open_queue
 from .console import Console
 from .notices import Notice
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS, IDLE_SECONDS = 0.25, 1.0
+"""Between two looks; the longer one while no worker of the machine runs anything."""
 LOCK_SECONDS = 0.5
 COMPLAINT_SECONDS = 10.0
 """A queue that does not answer is complained about that often."""
@@ -57,8 +58,10 @@ class Watch:
         self._files = Files()
         self._queues = {name: _Watched() for name in names}
         self._next_look = Deadline(0.0)
-        # Between two looks; short leases are seen to more often.
-        self.seconds = min(LOOK_SECONDS, *(conf.queue_settings(name).visibility_timeout / 6 for name in self._queues))
+        # Short leases are seen to more often.
+        lengths = [conf.queue_settings(name).visibility_timeout for name in self._queues]
+        self._busy_seconds = min(LOOK_SECONDS, min(lengths) / 6)
+        self._idle_seconds = min(IDLE_SECONDS, min(lengths) / 6)
 
     def register(self) -> dict[str, Liveness]:
         """A new worker in each queue; without one where the file system refuses. Waits for nobody."""
@@ -85,7 +88,6 @@ class Watch:
         """
         if not self._next_look.passed():
             return
-        self._next_look = Deadline(self.seconds)
         for name, queue, watched in self._opened():
             try:
                 end = queue.look()
@@ -100,6 +102,14 @@ class Watch:
             except NobrokerError as error:
                 watched.seen = None
                 self._complain(name, f"the leases of running jobs could not be seen to: {error}")
+
+        busy = any(watched.queue is not None and watched.queue.has_holders for watched in self._queues.values())
+        self._next_look = Deadline(self._busy_seconds if busy else self._idle_seconds)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return self._next_look.left()
 
     def _opened(self) -> Iterator[tuple[str, WorkerQueue, _Watched]]:
         """The queues that can be used now."""
@@ -147,10 +157,13 @@ class Watch:
         answer.confirm()
         return True
 
-    def counts(self) -> tuple[int, int, int]:
-        """Jobs that are ready, delayed and leased, in all queues."""
-        stats = [queue.stats() for _, queue, _ in self._opened()]
-        return sum(one.ready for one in stats), sum(one.delayed for one in stats), sum(one.leased for one in stats)
+    def stats(self) -> list[QueueStats]:
+        """The counts of each queue.
+
+        Raises:
+            NobrokerError: one of them does not answer.
+        """
+        return [queue.stats() for _, queue, _ in self._opened()]
 
     def close(self) -> None:
         """Leave the queues."""

@@ -1,6 +1,7 @@
 """Real workers doing real work."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -400,3 +401,33 @@ def test_a_queue_that_is_found_damaged_during_the_work_is_left_alone(place):
     assert work.end() == 3
     work.until_says("second: this queue is damaged and is not worked on any more: .* is damaged at byte")
     assert place.lines("trace") == ["first"]
+
+
+def test_on_a_terminal_one_live_line_tells_how_the_work_is_going(place, monkeypatch):
+    """What succeeds is counted there; what fails has a line of its own, and no line tears another."""
+    for number in range(5):
+        jobs.note.enqueue(str(place / "trace"), str(number))
+    jobs.fail.using(max_attempts=1).enqueue(str(place / "trace"), "no such address")
+    monkeypatch.setenv("TERM", "xterm")
+    owner, terminal = pty.openpty()
+    work = place.work("--no-reload", stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    while b"5 done \xc2\xb7 1 failed" not in shown:
+        shown += os.read(owner, 4096)
+    work.signal(signal.SIGTERM)
+    while True:
+        try:
+            if not (data := os.read(owner, 4096)):
+                break
+        except OSError:  # nobody has the terminal open any more
+            break
+        shown += data
+    assert work.end() == 0
+    os.close(owner)
+    text = shown.decode()
+    assert "succeeded (attempt" not in text
+    for line in text.replace("\r\n", "\n").split("\n"):
+        seen = line.rpartition("\x1b[K")[2]  # what was there before is erased
+        assert seen.count("supervisor (pid") + seen.count("worker 1 (pid") <= 1
+    assert "no such address" in text
