@@ -204,6 +204,12 @@ def is_coroutine(job: Job) -> bool:
     return task is not None and inspect.iscoroutinefunction(task.function)
 
 
+def has_coroutines() -> bool:
+    """Whether any task that is known here is a coroutine function."""
+    tasks = map(registry.find, registry.names())
+    return any(task is not None and inspect.iscoroutinefunction(task.function) for task in tasks)
+
+
 def report_of(performed: Performed, settled: Settled) -> Report:
     """A delivery whose outcome the queue has taken, or refused."""
     failure, retry_in, error = performed.ended.failure, None, ""

@@ -80,6 +80,19 @@ class Liveness:
         self.close()
 
 
+class Unregistered:
+    """Stands for a worker that could get no byte: its leases have a holder, of whom nothing is ever proved."""
+
+    def __init__(self) -> None:
+        self.holder = f"unregistered-{os.urandom(8).hex()}"
+
+    def adopt(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
 class Census:
     """Asks whether holders are dead. Used by one thread at a time, under the log's lock."""
 

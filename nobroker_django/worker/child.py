@@ -18,7 +18,8 @@ from typing import TextIO
 from nobroker_django import conf
 from nobroker_django.discovery import discover
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
-from nobroker_django.engine.liveness import Liveness
+from nobroker_django.engine.liveness import Liveness, Unregistered
+from nobroker_django.execution import has_coroutines
 from nobroker_django.queues import open_queue
 
 from .budget import Budget
@@ -41,7 +42,7 @@ class Inheritance:
 
     orders: int
     notices: int
-    liveness: Mapping[str, Liveness]
+    liveness: Mapping[str, Liveness | Unregistered]
     budget: Budget
     damaged: Damaged
 
@@ -77,7 +78,7 @@ class Child:
         done, done_write = os.pipe()
         clerk = Clerk(
             list(desks),
-            Places(self._options.threads, self._options.coroutines),
+            Places(self._options.threads, self._options.coroutines if has_coroutines() else 0),
             Guards(Notices(self._inherited.notices)),
             self._options,
             self._inherited.budget,
@@ -99,8 +100,7 @@ class Child:
         """
         desks = []
         for name in self._options.queues:
-            liveness = self._inherited.liveness.get(name)
-            holder = None if liveness is None else liveness.holder
+            holder = self._inherited.liveness[name].holder
             try:
                 # Not the object that tasks get: they may close theirs.
                 queue = open_queue(name, conf.queue_settings(name))

@@ -182,7 +182,7 @@ class Clerk:
         idle = not self._places.running  # what runs may put a job into a queue behind the look
         line = self._desks[self._first :] + self._desks[: self._first]
         for desk in line:
-            if desk.rest and self._code is None:
+            if desk.rest:
                 continue
             starting, returned = self._sort(desk)
             self._allowed -= len(starting)
@@ -288,14 +288,14 @@ class Clerk:
         """Until a job ends, a bell rings, or a time has come."""
         now, wall = time.monotonic(), time.time()
         pauses = [self._beat_seconds if self.alone else SAFETY_SECONDS]
-        hungry = self._code is None and (self._places.free(coroutine=False) > 0)
+        threads, loop = (self._places.free(coroutine=kind) > 0 for kind in (False, True))
         bells: dict[int, Desk] = {}
         for desk in self._desks:
             if desk.fetched:
                 pauses.append(desk.fetched[0].since + STALE_SECONDS - now)
             if desk.rest:
                 pauses.append(desk.rest)
-            elif hungry:
+            elif self._code is None and (threads or (loop and desk.probing)):
                 if desk.next_change is not None:
                     pauses.append(desk.next_change - wall)
                 if not desk.listen():
@@ -342,8 +342,7 @@ class Clerk:
     def _beat(self) -> None:
         """The supervisor is gone: extend the leases from here."""
         for desk in self._desks:
-            if desk.holder is not None:
-                try:
-                    desk.queue.keep_alive([desk.holder])
-                except NobrokerError as error:
-                    self._console.warning(f"{desk.name}: leases could not be extended: {error}")
+            try:
+                desk.queue.keep_alive([desk.holder])
+            except NobrokerError as error:
+                self._console.warning(f"{desk.name}: leases could not be extended: {error}")

@@ -41,7 +41,7 @@ class Fetched:
 class Desk:
     """Used by the clerk's thread alone. ``holder`` names this worker in its leases."""
 
-    def __init__(self, queue: WorkerQueue, holder: str | None, console: Console, tally: Tally) -> None:
+    def __init__(self, queue: WorkerQueue, holder: str, console: Console, tally: Tally) -> None:
         self.queue = queue
         self.name = queue.name
         self.holder = holder

@@ -20,7 +20,7 @@ from typing import TextIO
 from django.db import connections
 
 from nobroker_django.engine.errors import NobrokerError
-from nobroker_django.engine.liveness import Liveness
+from nobroker_django.engine.liveness import Liveness, Unregistered
 from nobroker_django.engine.upkeep import LOOK_SECONDS
 
 from .budget import Budget
@@ -67,7 +67,7 @@ class Slot:
     deaths: int = 0
     start_at: float | None = 0.0
     stopped: bool = False
-    liveness: Mapping[str, Liveness] = field(default_factory=dict)
+    liveness: Mapping[str, Liveness | Unregistered] = field(default_factory=dict)
     notices: Reader | None = None
     limits: dict[str, tuple[float, Notice]] = field(default_factory=dict)
     verdict: str | None = None

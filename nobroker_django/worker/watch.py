@@ -21,7 +21,7 @@ from nobroker_django.engine.errors import CorruptLogError, NobrokerError, Storag
 from nobroker_django.engine.files import Files
 from nobroker_django.engine.generations import Layout
 from nobroker_django.engine.job import Job, QueueStats
-from nobroker_django.engine.liveness import Liveness
+from nobroker_django.engine.liveness import Liveness, Unregistered
 from nobroker_django.engine.worker_queue import WorkerQueue
 from nobroker_django.queues import open_queue
 
@@ -63,9 +63,9 @@ class Watch:
         self._busy_seconds = min(LOOK_SECONDS, min(lengths) / 6)
         self._idle_seconds = min(IDLE_SECONDS, min(lengths) / 6)
 
-    def register(self) -> dict[str, Liveness]:
-        """A new worker in each queue; without one where the file system refuses. Waits for nobody."""
-        made = {}
+    def register(self) -> dict[str, Liveness | Unregistered]:
+        """A new worker in each queue, as far as the file system lets it. Waits for nobody."""
+        made: dict[str, Liveness | Unregistered] = {}
         directory = conf.get_settings().dir
         for name in self._queues:
             settings = conf.queue_settings(name)
@@ -77,7 +77,10 @@ class Watch:
                 self._files.make_directory(directory, settings.dir_mode)
                 made[name] = Liveness(self._files, layout, **modes)
             except OSError as error:
-                self._complain(name, f"a worker cannot say that it is alive: {error}")
+                made[name] = Unregistered()
+                self._complain(
+                    name, f"a worker cannot say that it is alive; if it is killed, its jobs come back late: {error}"
+                )
         return made
 
     def look(self, holders: Mapping[str, list[str]]) -> None:

@@ -56,6 +56,24 @@ def test_another_worker_takes_what_a_killed_one_held(place, whole_group):
     assert other.end() == 0
 
 
+def test_a_worker_that_cannot_register_works_and_its_leases_last(place, configure):
+    configure(VISIBILITY_TIMEOUT=0.6)
+    result = jobs.hold.enqueue(str(place), "job")
+    alive = place / "queues" / "default.run" / "alive"
+    place.queue().stats()  # makes the directory
+    alive.mkdir()  # nothing that could be opened
+    work = place.work("--threads", 1)
+    work.until_says("a worker cannot say that it is alive")
+    [pid] = place.until_started("job")
+    until(lambda: place.queue().get(result.id).extensions >= 3)
+    os.kill(pid, signal.SIGKILL)  # its supervisor knows all the same
+    place.until_started("job", 2)
+    place.let_go("job")
+    assert result.wait(timeout=60).attempts == 2
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+
+
 @pytest.mark.contract("LEASE-04", "LEASE-06")
 def test_a_job_that_kills_its_worker_runs_out_of_attempts_and_the_others_run(place):
     """C13."""

@@ -7,13 +7,15 @@ A verb that has begun may have happened; one that has returned must have, unless
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nobroker_django import CompactionError, Job, JobState, NobrokerError, Queue
+from nobroker_django.engine.endings import Ended
+from nobroker_django.engine.worker_queue import WorkerQueue
 
 State = tuple[str, int] | None
 
@@ -194,6 +196,53 @@ class Script:
         with self._verb({key_of(job): ("leased", job.attempts)}, durable=False):
             self.queue.extend(job, 30.0)
 
+    def exchange(
+        self,
+        *,
+        succeeded: Sequence[Job] = (),
+        failed: Sequence[Job] = (),
+        given_back: Sequence[Job] = (),
+        started: Sequence[Job] = (),
+        count: int = 0,
+        begin: int = 0,
+        holder: str | None = None,
+        confirm: bool = True,
+    ) -> list[Job]:
+        """What a worker says at once; unconfirmed, it promises nothing yet."""
+        ended: dict[str, State] = {key_of(job): ("done", job.attempts) for job in succeeded}
+        ended |= {key_of(job): _after_failure(job) for job in failed}
+        ended |= {key_of(job): ("ready", job.attempts - 1) for job in given_back}
+        leases: dict[str, State] = {}
+        for key, state in (self._now() | ended).items() if count else ():
+            if state and state[0] == "ready":
+                leases[key] = ("leased", state[1] + 1)
+        jobs: list[Job] = []
+        with self._verb(
+            ended | leases,
+            durable=confirm,
+            after=lambda: ended | {key_of(job): ("leased", job.attempts) for job in jobs},
+        ):
+            ends = [Ended.succeeded(job, {"k": 1}) for job in succeeded]
+            ends += [Ended.failed(job, ValueError("no")) for job in failed]
+            ends += [Ended.given_back(job) for job in given_back]
+            assert isinstance(self.queue, WorkerQueue)
+            answer = self.queue.exchange(ends, started, count=count, begin=begin, holder=holder)
+            jobs.extend(answer.leased)
+            self.ledger.tokens.extend(job.lease_token or "" for job in jobs)
+            if confirm:
+                answer.confirm()
+            else:
+                answer.drop()
+        return jobs
+
+    def worker_ended(self, holder: str, jobs: Sequence[Job]) -> None:
+        """What it held is taken back: of what had begun, the attempt counts."""
+        with self._verb(
+            {key_of(job): _after_failure(job) if job.started_at else ("ready", job.attempts - 1) for job in jobs}
+        ):
+            assert isinstance(self.queue, WorkerQueue)
+            self.queue.reclaim_dead({holder: "it was killed"})
+
     def requeue_dead(self) -> None:
         with self._verb(self._all_now("dead", ("ready", 0))):
             self.queue.requeue_dead()
@@ -212,6 +261,10 @@ class Script:
 
     def _all_now(self, name: str, then: State) -> dict[str, State]:
         return {key: then for key, state in self._now().items() if state and state[0] == name}
+
+
+def _after_failure(job: Job) -> State:
+    return "dead" if job.attempts >= job.max_attempts else "ready", job.attempts
 
 
 def payload_of(key: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nobroker_django import BackoffPolicy, Queue
+from nobroker_django.engine.worker_queue import WorkerQueue
 
 from .ledger import Ledger, Script
 
@@ -21,7 +22,7 @@ def clock() -> float:
 def open_queue(directory: Path, files: Any = None, **options: Any) -> Queue:
     """A queue whose times do not matter."""
     options = {"clock": clock, "visibility_timeout": 1e6, "backoff": BackoffPolicy(base=0.0), **options}
-    return Queue(directory, files=files, **options)
+    return WorkerQueue(directory, files=files, **options)
 
 
 def every_verb(script: Script) -> None:
@@ -97,12 +98,27 @@ def leasing(script: Script) -> None:
         script.lease(1)
 
 
+def working(script: Script) -> None:
+    """As the process of a worker does it, until it is killed: several outcomes, beginnings and leases in one write."""
+    holder = "0123456789abcdef-1000"
+    script.enqueue("w1", "w2", "w3", "w4", "w5", "w6")
+    first = script.exchange(count=4, begin=1, holder=holder)
+    script.exchange(succeeded=first[:1], started=first[1:2], confirm=False)
+    script.exchange(failed=first[1:2], given_back=first[2:3], started=first[3:4], confirm=False)
+    second = script.exchange(count=2, begin=1, holder=holder)
+    script.exchange(succeeded=second[:1], confirm=False)
+    script.enqueue("w7")
+    script.worker_ended(holder, [*first[3:4], *second[1:]])
+    script.exchange(count=1, begin=1, holder=holder, confirm=False)
+
+
 SCRIPTS: dict[str, Callable[[Script], None]] = {
     "every verb": every_verb,
     "compaction": with_compaction,
     "purge": purging,
     "brief": brief,
     "leases": leasing,
+    "worker": working,
 }
 
 
