@@ -215,9 +215,11 @@ class Supervisor:
                 if deadline > now or not slot.pid or slot.verdict is not None:
                     continue
                 del slot.limits[token]
+                os.kill(slot.pid, signal.SIGSTOP)  # or another thread of it would begin with the job once more
                 try:
                     if not self._watch.condemn(notice):
-                        continue  # it has just ended by itself
+                        os.kill(slot.pid, signal.SIGCONT)  # it has just ended by itself
+                        continue
                 except NobrokerError:
                     # The lock may be held by that very process, whose other threads the job does not let run.
                     slot.sentence = notice
@@ -332,6 +334,8 @@ class Supervisor:
         """A child was stopped, goes on, or has ended."""
         if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
             slot.stopped = os.WIFSTOPPED(status)
+            if slot.verdict is not None:
+                return
             self._console.line(f"worker {slot.number} (pid {slot.pid}) {'was stopped' if slot.stopped else 'goes on'}")
         else:
             self._ended(slot, os.waitstatus_to_exitcode(status))

@@ -1,6 +1,7 @@
 """The command line in this process: what it prints and the code it ends with."""
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,3 +40,12 @@ def cli(queue_dir, capsys):
         return Ended(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """``main`` sends the engine's log to standard error, for as long as its process lives."""
+    logger = logging.getLogger("nobroker_django")
+    handlers, propagate = logger.handlers[:], logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
