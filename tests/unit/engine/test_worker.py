@@ -231,6 +231,7 @@ def test_a_signal_stops_the_worker_after_the_running_job_and_the_handlers_before
 SECOND_SIGNAL = """
 import os, signal, sys, threading
 from nobroker_django import Queue, Worker
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
 queue = Queue(sys.argv[1])
 job = queue.enqueue("x")
 stuck = threading.Event()
