@@ -27,6 +27,7 @@ from .current import CurrentJob, running
 from .decorators import Task
 from .engine.endings import Ended
 from .engine.errors import NobrokerError, SerializationError
+from .engine.failures import in_one_line
 from .engine.job import Job, JobState
 from .engine.worker_queue import Settled, WorkerQueue
 from .limits import Limits, limits_of
@@ -219,7 +220,7 @@ def report_of(performed: Performed, settled: Settled) -> Report:
         outcome = Outcome.SUCCEEDED
     else:
         outcome = Outcome.DEAD if settled.state is JobState.DEAD else Outcome.FAILED
-        error = ": ".join(part for part in (failure.error_class, failure.message) if part) or "unknown"
+        error = in_one_line(failure.error_class, failure.message) or "unknown"
         if outcome is Outcome.FAILED:
             retry_in = max(0.0, settled.available_at - time.time())
     return _report(performed, outcome, error, retry_in)

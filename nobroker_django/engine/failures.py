@@ -23,6 +23,11 @@ class FailureText:
     traceback: str | None = None
 
 
+def in_one_line(error_class: str | None, message: str | None) -> str | None:
+    """Class and message, as far as they are known: ``ValueError: no such address``."""
+    return ": ".join(part for part in (error_class, message) if part) or None
+
+
 def describe(error: str | BaseException | None) -> FailureText:
     """The recordable text of an error; never raises.
 

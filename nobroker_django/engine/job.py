@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from .failures import in_one_line
+
 
 class JobState(str, enum.Enum):
     """Where a job is. A delayed job is ``READY`` with ``available_at`` in the future."""
@@ -37,7 +39,7 @@ class JobError:
     @property
     def text(self) -> str | None:
         """Class and message, as far as they are known: ``ValueError: no such address``."""
-        return ": ".join(part for part in (self.error_class, self.message) if part) or None
+        return in_one_line(self.error_class, self.message)
 
 
 class Job(msgspec.Struct):

@@ -16,7 +16,7 @@ from .core import Core
 from .deciding import Decision
 from .durability import Promise
 from .endings import Ended
-from .errors import AlreadyDoneError, JobNotFoundError, NobrokerError, NotLeasedError
+from .errors import AlreadyDoneError, JobNotFoundError, NotLeasedError
 from .job import Job, JobState
 from .liveness import Liveness
 from .records import Ack, Dead, Extend, Lease, Nack, Reclaim, Record, Release
@@ -182,7 +182,7 @@ class Leasing(Core):
         self._count_workers = Deadline(_COUNT_SECONDS)
         unit, taken = decision.unit, 0
         for holder in unit.holders():
-            if holder not in known and not self._is_dead(holder):
+            if holder not in known and not self._census.is_dead(holder):
                 continue
             why = known.get(holder) or "the process that ran it has ended without an outcome"
             while not decision.behind and (rows := unit.held_by(holder, _RECLAIM_ROWS)):
@@ -202,12 +202,6 @@ class Leasing(Core):
         if row.attempts >= row.max_attempts:
             return Dead(**fields)
         return Reclaim(available_at=self._retry_at(row, decision) if row.deaths else None, **fields)
-
-    def _is_dead(self, holder: str) -> bool:
-        try:
-            return self._census.is_dead(holder)
-        except OSError:
-            return False  # no proof: the deadline decides
 
     def _retry_at(self, row: Row, decision: Decision) -> float | None:
         """When a job that has just failed is eligible again, by the backoff; ``None``: at once."""
@@ -238,36 +232,46 @@ class Leasing(Core):
             NotLeasedError: the lease is not the caller's any more; ``AlreadyDoneError``: another delivery finished it.
             JobNotFoundError, SerializationError: nothing was changed.
         """
-        lost = self._ack([Ended.succeeded(job, result)])
+        lost = self._end_all([Ended.succeeded(job, result)])
         if lost:
             raise lost[0][1]
 
     def ack_many(self, jobs: Iterable[Job]) -> list[Job]:
         """Ack several jobs with one write and one sync; returns those whose lease was lost."""
-        return [job for job, _ in self._ack([Ended.succeeded(job) for job in jobs]) if isinstance(job, Job)]
+        return [job for job, _ in self._end_all([Ended.succeeded(job) for job in jobs]) if isinstance(job, Job)]
 
-    def _ack(self, ends: Sequence[Ended]) -> list[tuple[Job | str, NobrokerError]]:
+    def _end_all(self, ends: Sequence[Ended]) -> list[tuple[Job | str, NotLeasedError | JobNotFoundError]]:
+        """Record how these deliveries ended, with one write and one sync; those whose lease was lost, and why."""
         if not ends:
             return []
 
-        def act(decision: Decision) -> tuple[list[tuple[Job | str, NobrokerError]], Promise]:
-            lost: list[tuple[Job | str, NobrokerError]] = []
-            records: dict[str, Record] = {}
-            for end in ends:
-                try:
-                    row = self._leased(decision, end.job, done_is_fine=True)
-                except (NotLeasedError, JobNotFoundError) as error:
-                    lost.append((end.job, error))
-                    continue
-                if row.state != DONE:
-                    records[row.id] = self._end_of(end, row, decision)
+        def act(decision: Decision) -> tuple[list[tuple[Job | str, NotLeasedError | JobNotFoundError]], Promise]:
+            found, records = self._ends_of(ends, decision)
             if records:
-                decision.write(list(records.values()))
+                decision.write(records)
+            lost = [(end.job, one) for end, one in zip(ends, found, strict=True) if not isinstance(one, Row)]
             return lost, decision.promise()
 
         lost, promise = self._decide(act)
         self._keep(promise)
         return lost
+
+    def _ends_of(
+        self, ends: Sequence[Ended], decision: Decision
+    ) -> tuple[list[Row | NotLeasedError | JobNotFoundError], list[Record]]:
+        """Of each delivery its row, or why its end does not count; and the records of those that end now."""
+        found: list[Row | NotLeasedError | JobNotFoundError] = []
+        records: dict[str, Record] = {}
+        for end in ends:
+            try:
+                row = self._leased(decision, end.job, done_is_fine=end.result is not None)
+            except (NotLeasedError, JobNotFoundError) as error:
+                found.append(error)
+                continue
+            found.append(row)
+            if row.state != DONE:
+                records[row.id] = self._end_of(end, row, decision)
+        return found, list(records.values())
 
     def nack(self, job: Job | str, *, error: str | BaseException | None = None, delay: float | None = None) -> Job:
         """The attempt failed: the job is retried after a delay, or becomes a dead letter when it is out of attempts.
@@ -297,26 +301,7 @@ class Leasing(Core):
 
     def release(self, jobs: Iterable[Job]) -> list[Job]:
         """Give leases back unused: the attempt is not counted, the job returns to its place. Returns the lost ones."""
-        given = list(jobs)
-
-        def act(decision: Decision) -> tuple[list[Job], Promise]:
-            lost, records = [], dict[str, Record]()
-            for job in given:
-                try:
-                    row = self._leased(decision, job)
-                except (NotLeasedError, JobNotFoundError):
-                    lost.append(job)
-                    continue
-                records[row.id] = self._end_of(Ended.given_back(job), row, decision)
-            if records:
-                decision.write(list(records.values()))
-            return lost, decision.promise()
-
-        if not given:
-            return []
-        lost, promise = self._decide(act)
-        self._keep(promise)
-        return lost
+        return [job for job, _ in self._end_all([Ended.given_back(job) for job in jobs]) if isinstance(job, Job)]
 
     def extend(self, job: Job | str, seconds: float) -> Job:
         """The lease lasts ``seconds`` longer than its deadline (or than now, if that has passed). Needs no sync.

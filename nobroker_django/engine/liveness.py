@@ -104,19 +104,12 @@ class Census:
         self._identity: tuple[int, int] | None = None
 
     def is_dead(self, holder: str) -> bool:
-        """Whether it is proved that the worker has ended.
-
-        Raises:
-            OSError: the system does not say.
-        """
+        """Whether it is proved that the worker has ended; where the system does not say, it is not."""
         file_id, _, offset = holder.partition("-")
-        if file_id != self._current_id():
-            return False
         try:
-            place = int(offset, 16)
-        except ValueError:
+            return file_id == self._current_id() and self._files.byte_is_free(self._fd, int(offset, 16))
+        except (OSError, ValueError):
             return False
-        return self._files.byte_is_free(self._fd, place)
 
     def close(self) -> None:
         """Close the file."""
@@ -142,11 +135,14 @@ def _read_id(files: Files, path: Path) -> tuple[str, int] | None:
         fd = files.open(path, os.O_RDWR)
     except FileNotFoundError:
         return None
-    data = files.pread(fd, 2 * _ID_BYTES, 0)
-    if _ID.fullmatch(data):
-        return data.decode(), fd
-    files.close(fd)
-    return None
+    whole = False
+    try:
+        data = files.pread(fd, 2 * _ID_BYTES, 0)
+        whole = _ID.fullmatch(data) is not None
+    finally:
+        if not whole:
+            files.close(fd)
+    return (data.decode(), fd) if whole else None
 
 
 def _make(files: Files, path: Path, mode: int) -> None:

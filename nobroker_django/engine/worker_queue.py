@@ -21,7 +21,7 @@ from .liveness import Liveness
 from .queue import Queue
 from .records import Extend, Record, Started
 from .snapshots import STATE_OF
-from .transitions import DONE, DUE, Row
+from .transitions import DUE, Row
 
 _EXTEND_BELOW = 2 / 3  # of a lease's length: then it is extended
 _LEASES = 1000
@@ -73,6 +73,8 @@ class Exchange:
 
 class WorkerQueue(Queue):
     """A queue as the processes of a worker use it: all of ``Queue``, and verbs for many jobs at a time."""
+
+    _unsynced: tuple[int | None, Deadline] = (None, Deadline(0.0))  # what `sync_older` has seen, and when it is old
 
     def register_worker(self) -> Liveness:
         """A worker of this queue, whose leases come back as soon as it has ended.
@@ -128,19 +130,7 @@ class WorkerQueue(Queue):
 
     def _settle(self, decision: Decision, ended: Sequence[Ended], started: Sequence[Job], answer: Exchange) -> None:
         """Write what can be written of what ended and what begins; the answer tells of the rest."""
-        records: list[Record] = []
-        rows: list[tuple[Settled, Row]] = []
-        for end in ended:
-            settled = Settled(end.job)
-            answer.settled.append(settled)
-            try:
-                row = self._leased(decision, end.job, done_is_fine=end.result is not None)
-            except (NotLeasedError, JobNotFoundError) as error:
-                settled.lost = error
-                continue
-            rows.append((settled, row))
-            if row.state != DONE:
-                records.append(self._end_of(end, row, decision))
+        found, records = self._ends_of(ended, decision)
         for job in started:
             try:
                 row = self._leased(decision, job)
@@ -151,8 +141,11 @@ class WorkerQueue(Queue):
             job.started_at = decision.now
         if records:
             decision.write(records)
-        for settled, row in rows:
-            settled.state, settled.available_at = STATE_OF[row.state], row.available_at
+        for end, one in zip(ended, found, strict=True):
+            if isinstance(one, Row):
+                answer.settled.append(Settled(end.job, STATE_OF[one.state], one.available_at))
+            else:
+                answer.settled.append(Settled(end.job, lost=one))
 
     def keep_alive(self, holders: Iterable[str]) -> float | None:
         """Extend the leases of these workers of which less than two thirds are left, in one write without a sync.
@@ -200,7 +193,7 @@ class WorkerQueue(Queue):
         Raises:
             LockTimeoutError, CorruptLogError, StorageError: see ``stored``.
         """
-        if not known and self._session.look() == self._seen and not any(map(self._is_dead, self._holders)):
+        if not known and self._session.look() == self._seen and not any(map(self._census.is_dead, self._holders)):
             return 0
 
         def act(decision: Decision) -> tuple[int, Promise | None]:
@@ -224,8 +217,6 @@ class WorkerQueue(Queue):
         elif self._unsynced[1].passed():
             self._unsynced = None, self._unsynced[1]
             self._keep(self._decide(lambda decision: decision.promise()))
-
-    _unsynced: tuple[int | None, Deadline] = (None, Deadline(0.0))
 
     @property
     def has_holders(self) -> bool:

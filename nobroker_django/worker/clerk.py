@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from nobroker_django.engine.bell import SAFETY_SECONDS
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, QueueClosedError
 from nobroker_django.engine.job import Job
@@ -31,10 +32,8 @@ from .options import EXIT_BROKEN, EXIT_DAMAGE, EXIT_FINISHED, EXIT_RECYCLED, EXI
 from .places import Places
 from .shutdown import read_available, wait_readable
 
-SAFETY_SECONDS = 1.0
-"""An idle process looks into its queues that often even if no bell rings."""
 POLL_SECONDS = 0.05
-"""The same where no bell can be had."""
+"""How often an idle process looks into its queues where no bell can be had; else after ``SAFETY_SECONDS``."""
 STALE_SECONDS = 0.05
 """What was fetched and is not begun after so long is given back."""
 AHEAD_SECONDS = 0.02
@@ -299,7 +298,7 @@ class Clerk:
                 if desk.next_change is not None:
                     pauses.append(desk.next_change - wall)
                 if not desk.listen():
-                    desk.more = True  # what was added between its answer and now has rung for nobody
+                    desk.look_again()  # what was added between its answer and now has rung for nobody
                     pauses.append(0.0)
                 if desk.bell is None:
                     pauses.append(POLL_SECONDS)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nobroker_django.engine.backoff import BackoffPolicy
 from nobroker_django.engine.bell import Listening
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.endings import Ended
@@ -165,7 +166,7 @@ class Desk:
         now = time.monotonic()
         self.fetched.extendleft(Fetched(job, now) for job in reversed(back))
         self._failures += 1
-        pause = min(LONGEST_REST, FIRST_REST * 2 ** min(self._failures - 1, 30))
+        pause = BackoffPolicy(base=FIRST_REST, max_delay=LONGEST_REST, jitter=0.0).delay_for(self._failures)
         self._rest_until = now + pause
         if isinstance(error, OutcomeUnknownError) or error.stored is not False or self._failures >= TRIES:
             self._give_up(error)

@@ -19,6 +19,7 @@ from typing import TextIO
 
 from django.db import connections
 
+from nobroker_django.engine.backoff import BackoffPolicy
 from nobroker_django.engine.errors import NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
 from nobroker_django.engine.upkeep import LOOK_SECONDS
@@ -342,18 +343,19 @@ class Supervisor:
 
     def _ended(self, slot: Slot, code: int) -> None:
         pid, slot.pid = slot.pid, 0
-        holders, verdict = slot.holders(), slot.verdict
-        what = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        if slot.sentence is not None:
-            self._pass_sentence(slot.sentence)
-            slot.sentence = None
-        taken = self._watch.bury(holders, verdict or f"its process (pid {pid}) {what}", punish=verdict is None)
-        slot.close()  # not before: others would take the jobs back without knowing why
         if slot is self._upkeep:
+            slot.close()
             slot.deaths = 0 if code == EXIT_STOPPED else min(slot.deaths + 1, 6)
             if not self._stopping:
                 slot.start_at = time.monotonic() + LOOK_SECONDS * 2**slot.deaths
             return
+        verdict = slot.verdict
+        if slot.sentence is not None:
+            self._pass_sentence(slot.sentence)
+            slot.sentence = None
+        why = verdict or f"its process (pid {pid}) {_what_became_of_it(code)}"
+        taken = self._watch.bury(slot.holders(), why, punish=verdict is None)
+        slot.close()  # not before: others would take the jobs back without knowing why
         # What cannot even start ends the command; in place of one that did work it is tried again.
         if code == EXIT_DAMAGE or (code == EXIT_REFUSED and slot.deaths == 0):
             self._codes.add(code)
@@ -377,13 +379,16 @@ class Supervisor:
     def _restart(self, slot: Slot, pid: int, code: int) -> None:
         lived = time.monotonic() - slot.started
         slot.deaths = 1 if lived >= HEALTHY_AFTER else slot.deaths + 1
-        pause = min(LONGEST_RESTART, FIRST_RESTART * 2 ** min(slot.deaths - 1, 30))
+        pause = BackoffPolicy(base=FIRST_RESTART, max_delay=LONGEST_RESTART, jitter=0.0).delay_for(slot.deaths)
         slot.start_at = time.monotonic() + pause
-        if code < 0:
-            what = f"was killed by {_signal_name(-code)}"
-        else:
-            what = "stopped" if code == EXIT_STOPPED else f"ended with code {code}"
+        what = _what_became_of_it(code)
         self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
+
+
+def _what_became_of_it(code: int) -> str:
+    if code < 0:
+        return f"was killed by {_signal_name(-code)}"
+    return "stopped" if code == EXIT_STOPPED else f"ended with code {code}"
 
 
 def _collect(pid: int) -> tuple[int, int] | None:

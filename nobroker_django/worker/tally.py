@@ -8,17 +8,20 @@ from .console import Console
 
 
 class Tally:
-    """Used by the clerk's thread; read by others. ``ended`` is how many deliveries have."""
+    """Used by the clerk's thread; read by others."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.counts = dict.fromkeys(Outcome, 0)
-        self.ended = 0
+
+    @property
+    def ended(self) -> int:
+        """How many deliveries have ended."""
+        return sum(self.counts.values())
 
     def job(self, queue: str, report: Report) -> None:
         """One delivery has ended."""
         self.counts[report.outcome] += 1
-        self.ended += 1
         self._console.job(queue, report)
 
     def text(self) -> str:

@@ -69,13 +69,10 @@ class Watch:
         directory = conf.get_settings().dir
         for name in self._queues:
             settings = conf.queue_settings(name)
-            layout, modes = (
-                Layout.of(directory, name),
-                {"dir_mode": settings.dir_mode, "file_mode": settings.file_mode},
-            )
+            layout = Layout.of(directory, name)
             try:
                 self._files.make_directory(directory, settings.dir_mode)
-                made[name] = Liveness(self._files, layout, **modes)
+                made[name] = Liveness(self._files, layout, dir_mode=settings.dir_mode, file_mode=settings.file_mode)
             except OSError as error:
                 made[name] = Unregistered()
                 self._complain(
@@ -105,7 +102,6 @@ class Watch:
             except NobrokerError as error:
                 watched.seen = None
                 self._complain(name, f"the leases of running jobs could not be seen to: {error}")
-
         busy = any(watched.queue is not None and watched.queue.has_holders for watched in self._queues.values())
         self._next_look = Deadline(self._busy_seconds if busy else self._idle_seconds)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from asgiref.sync import sync_to_async
 
-from nobroker_django import CurrentJob, current_job, registry, task
+from nobroker_django import CurrentJob, current_job
 from nobroker_django.execution import Outcome, Report, execute
 from nobroker_django.logging import JobFilter
 from nobroker_django.queues import get_queue
@@ -20,20 +20,6 @@ from nobroker_django.worker.console import Console
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "logging.md"
 logger = logging.getLogger("site")
-
-
-@pytest.fixture
-def make():
-    """Tasks that are forgotten after the test."""
-    made = []
-
-    def decorate(function, **options):
-        made.append(task(**{"name": "the task", **options})(function))
-        return made[-1]
-
-    yield decorate
-    for one in made:
-        registry.unregister(one)
 
 
 @pytest.fixture
