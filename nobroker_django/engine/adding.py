@@ -17,7 +17,7 @@ from .durability import Promise
 from .errors import InvalidOptionError, JobConflictError, SerializationError
 from .framing import FRAME_BYTES
 from .job import Job, JobState, new_job_id, new_job_ids
-from .payload import decode_payload, decode_payloads, encode_payload, encode_payloads, flat_copies, payload_digest
+from .payload import decode_payload, encode_payload, encode_payloads, payload_digest
 from .records import NULL, Enqueue, EnqueueTemplate, check_batch_size, encode_batch, encode_body
 from .snapshots import enqueue_record, job_of
 from .transitions import DONE, Row
@@ -129,8 +129,7 @@ class Adding(Core):
             "payloads[0]", None, None, now, priority=priority, delay=delay, max_attempts=max_attempts, meta=None,
             visibility_timeout=visibility_timeout,
         )  # fmt: skip
-        copies = flat_copies(values)  # cheaper than decoding what was encoded
-        payloads = encode_payloads(copies or values)
+        payloads, values = encode_payloads(values)
         ids = new_job_ids(len(values))
         template = EnqueueTemplate(
             enqueued_at=now, max_attempts=first.max_attempts, priority=first.priority,
@@ -147,7 +146,7 @@ class Adding(Core):
         ready = JobState.READY
         return [
             Job(job_id, value, rank, ready, 0, limit, due, now, seq=base + at, visibility_timeout=lease)
-            for job_id, value, at in zip(ids, copies or decode_payloads(payloads), starts, strict=True)
+            for job_id, value, at in zip(ids, values, starts, strict=True)
         ]
 
     def _record(

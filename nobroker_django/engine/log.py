@@ -4,8 +4,10 @@ A ``Log`` knows its generation, its id and the base of ``seq`` from the first by
 the caller holds the lock, and knows where the log ends.
 
 Behind its last record an open log has *room*: zeros that have their place on the disk already, so that a sync of a
-record brings the record alone and no new file size (a third less time on ext4). Records end with ``}``, frames hold a
-type that is not 0: what a dead writer left is never mistaken for room. The last closer takes the room away.
+record brings the record alone and no new file size (a third less time on ext4). Before single records the zeros are
+really written: a place that was only allocated costs the first sync of each block a commit of the file system's
+journal (one durable enqueue in seventeen took 150 microseconds longer). Records end with ``}``, frames hold a type that
+is not 0: what a dead writer left is never mistaken for room. The last closer takes the room away.
 
 Descriptors are counted and the last user closes: a number that the system hands out again while another thread syncs
 it would be a false success.
@@ -44,6 +46,8 @@ SYNC_BYTE = 1 << 41
 FIRST_OFFSET = HEADER_BYTES
 LEAST_ROOM_BYTES = 64 * 1024
 MOST_ROOM_BYTES = 1024 * 1024
+# Larger writes fill whole blocks, and would only be doubled by writing zeros first.
+_SMALL_WRITE_BYTES = 4096
 
 
 class Log:
@@ -195,16 +199,21 @@ class Log:
         if stop > self._room_end:
             if stop > MAX_OFFSET:
                 raise OSError(27, "the log has reached its largest size; compact the queue")
-            self._make_room(end, stop)
+            self._make_room(end, stop, zeros=len(data) <= _SMALL_WRITE_BYTES)
         write_all(self.files, self.fd, data, end)
 
-    def _make_room(self, end: int, stop: int) -> None:
-        """See to it that the file reaches over ``stop``. Where the system refuses, writing goes on without."""
+    def _make_room(self, end: int, stop: int, *, zeros: bool) -> None:
+        """See to it that the file reaches over ``stop``. Where the system refuses, writing goes on without.
+
+        ``zeros``: the room is not only allocated, but written.
+        """
         wanted = stop + min(max(LEAST_ROOM_BYTES, end), MOST_ROOM_BYTES)
         size = self.size()
         if stop > size:
             try:
                 self.files.allocate(self.fd, end, wanted - end)
+                if zeros:
+                    write_all(self.files, self.fd, bytes(wanted - stop), stop)
             except OSError:  # asked again when as many bytes have been written
                 with suppress(OSError):
                     self.take_room_away(end)  # the rest of a full disk, which it may have got, is for everybody
@@ -225,7 +234,7 @@ class Log:
         """
         count = -end % min(self.files.block_bytes(self.fd) or LEAST_ROOM_BYTES, LEAST_ROOM_BYTES)
         if count:
-            self._make_room(end, end + 1)
+            self._make_room(end, end + 1, zeros=False)
             write_all(self.files, self.fd, bytes(count), end)
 
     def take_room_away(self, end: int) -> None:

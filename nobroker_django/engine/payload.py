@@ -70,21 +70,28 @@ def encode_payload(value: Any, *, what: str = "payload", limit: int = MAX_PAYLOA
     return data
 
 
-def encode_payloads(values: list[Any], *, what: str = "payloads", limit: int = MAX_PAYLOAD_BYTES) -> list[bytes]:
-    """Each of many values, as ``encode_payload`` does it with one; quicker.
+def encode_payloads(
+    values: list[Any], *, what: str = "payloads", limit: int = MAX_PAYLOAD_BYTES
+) -> tuple[list[bytes], list[Any]]:
+    """Each of many values, as ``encode_payload`` does it with one, and as it comes back; quicker than one by one.
 
     Raises:
         SerializationError: one of them cannot be stored exactly; ``path`` begins with ``payloads[INDEX]``.
     """
-    lines = _encode_exactly(values)
-    if lines is not None and max(map(len, lines), default=0) <= limit:
-        return lines
-    return [encode_payload(value, what=f"{what}[{index}]", limit=limit) for index, value in enumerate(values)]
+    copies = _flat_copies(values)  # cheaper than decoding what was encoded
+    lines = _encode_exactly(copies or values, exact=copies is not None)
+    if lines is None or max(map(len, lines), default=0) > limit:
+        lines = [encode_payload(value, what=f"{what}[{index}]", limit=limit) for index, value in enumerate(values)]
+        copies = None
+    return lines, copies or _decoder.decode_lines(b"\n".join(lines))
 
 
-def _encode_exactly(values: list[Any]) -> list[bytes] | None:
-    """Each value as JSON bytes, or ``None`` when one of them cannot be stored exactly."""
-    if not _is_exact(values):
+def _encode_exactly(values: list[Any], *, exact: bool) -> list[bytes] | None:
+    """Each value as JSON bytes, or ``None`` when one of them cannot be stored exactly.
+
+    ``exact``: it is known that JSON changes nothing in them, long integers left aside.
+    """
+    if not exact and not _is_exact(values):
         return None
     try:
         lines = _encoder.encode_lines(values).split(b"\n")[:-1]  # JSON text has no line feed of its own
@@ -103,17 +110,18 @@ def decode_payload(data: bytes | msgspec.Raw) -> Any:
         return json.loads(bytes(data))
 
 
-def decode_payloads(lines: list[bytes]) -> list[Any]:
-    """The values of many that ``encode_payloads`` made."""
-    return _decoder.decode_lines(b"\n".join(lines))
-
-
-def flat_copies(values: list[Any]) -> list[Any] | None:
-    """A copy of each value, if all are dictionaries of plain scalars: those come back from JSON as they are."""
+def _flat_copies(values: list[Any]) -> list[Any] | None:
+    """A copy of each value, if all are dictionaries of plain scalars in which JSON changes nothing."""
     if set(map(type, values)) != _DICT:
         return None
     copies = list(map(dict.copy, values))
-    return copies if set(map(type, chain.from_iterable(map(dict.values, copies)))) <= _SCALARS else None
+    members = list(chain.from_iterable(map(dict.values, copies)))
+    kinds = set(map(type, members))
+    if not kinds <= _SCALARS or not set(map(type, chain.from_iterable(copies))) <= _KEYS:
+        return None
+    if float in kinds and not all(item - item == 0 for item in members if type(item) is float):
+        return None
+    return copies
 
 
 class _Named(msgspec.Struct):

@@ -97,6 +97,46 @@ def test_room_is_made_again_when_it_is_used_up_and_not_before(open_queue, queue_
     assert live_log(queue_dir).stat().st_size == used_up
 
 
+def test_before_small_writes_the_room_is_written_and_before_large_ones_only_allocated(open_queue, queue_dir):
+    """A block that was only allocated costs its first sync a commit of the journal; a large write fills its blocks."""
+    files = RecordingFiles()
+    queue = open_queue(files=files, fsync=False)
+    path = live_log(queue_dir)
+    for many, value in ((False, "x" * 1000), (True, "x" * 4100), (False, "x" * 1000)):
+        size = path.stat().st_size
+        files.record.clear()
+        while path.stat().st_size == size:
+            queue.enqueue(value)
+        (made,) = files.record.on(".log", "allocate")
+        zeros = [call for call in files.record.on(".log", "pwrite") if not call.data.strip(b"\0")]
+        if many:
+            assert zeros == []
+        else:
+            (zero,) = zeros
+            assert zero.offset + zero.count == made.offset + made.count == path.stat().st_size
+            assert zero.offset == log_end(path)  # written before the record, which ends there
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_zeros_that_cannot_be_written_lose_nothing(open_queue, queue_dir, error):
+    files = FailingFiles(
+        lambda call: call.name == "pwrite" and call.path.endswith(".log") and not call.data.strip(b"\0"),
+        OSError(error, "refused"),
+    )
+    files.armed = False
+    queue = open_queue(files=files)
+    files.armed = True
+    number = 0
+    while files.times:
+        queue.enqueue([number, "x" * 1000])
+        number += 1
+    assert room(live_log(queue_dir)) == 0  # what was got of it is for everybody
+    for more in range(number, number + 80):
+        queue.enqueue([more, "x" * 1000])
+    assert [job.payload[0] for job in queue.list_jobs(limit=1000)] == list(range(number + 80))
+    assert not queue.recovery.repaired
+
+
 def test_room_that_others_made_is_found(open_queue, queue_dir):
     first = open_queue()
     first.enqueue("x")
