@@ -3,7 +3,7 @@
 Reading order, which is also the order of the imports:
 
 * words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``thresholds``, ``failures``
-* the operating system: ``names``, ``files``, ``locks``, ``place``
+* the operating system: ``libc``, ``files``, ``locks``, ``place``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
 * files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``bell``, ``liveness``, ``syncing``
 * replayed state: ``selection``, ``schema``, ``unit``, ``projection``, ``cache``, ``snapshots``

@@ -1,4 +1,4 @@
-"""The only module that asks the operating system for anything about files (one question by way of ``names``).
+"""The only module that asks the operating system for anything about files (two calls by way of ``libc``).
 
 Everything that writes, syncs, renames, truncates, unlinks or locks goes through a ``Files`` object, which is passed
 in: a test can record every call, fail the n-th one, or stop the process there. (SQLite, which keeps the projection,
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from .names import identity_of
+from . import libc
 
 # struct flock of Linux on 64 bits: type, whence, start, length, pid (must be 0 for OFD locks, fcntl(2)).
 _FLOCK = struct.Struct("@hhqqi4x") if sys.platform == "linux" else struct.Struct("@qqihh")
@@ -103,11 +103,11 @@ class Files:
     def path_identity(self, path: str | os.PathLike[str]) -> tuple[int, int] | None:
         """Device and inode that ``path`` names now, or ``None`` when it names nothing.
 
-        The times of the file are not asked for: see ``names``.
+        The times of the file are not asked for: see ``libc``.
         """
         if isinstance(path, Inside):
-            return identity_of(path.name, path.directory)
-        return identity_of(path)
+            return libc.identity_of(path.name, path.directory)
+        return libc.identity_of(path)
 
     def path_size(self, path: str | os.PathLike[str]) -> int:
         """Size in bytes of what ``path`` names."""
@@ -161,6 +161,10 @@ class Files:
     def truncate(self, fd: int, size: int) -> None:
         """Cut the open file to ``size`` bytes."""
         os.ftruncate(fd, size)
+
+    def start_writing(self, fd: int, offset: int, count: int) -> None:
+        """Let the disk begin with bytes that will be synced soon; waits for nothing, promises nothing, never fails."""
+        libc.start_writing(fd, offset, count)
 
     def datasync(self, fd: int) -> None:
         """Bring the file's data, and the metadata needed to read them, to the disk."""

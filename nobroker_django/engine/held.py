@@ -57,6 +57,8 @@ class Held:
             self.lock_file.control.publish(log.first_position + end, log.first_position + start)
         except OSError as error:
             self._take_back(error)
+        if self.synced == start:  # nobody else waits for a sync: ours comes next
+            log.start_writing(start, end)
         self.end = end
         return start
 

@@ -42,7 +42,7 @@ class ReadingFiles(Files):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise PermissionError(errno.EPERM, "looking at a queue never writes")
 
-    write = pwrite = allocate = truncate = datasync = sync = sync_directory = _refuse
+    write = pwrite = allocate = truncate = start_writing = datasync = sync = sync_directory = _refuse
     rename = link = unlink = make_directory = set_mode = flock = lock_byte = _refuse
     make_fifo = put_byte = read = wait_readable = _refuse
 

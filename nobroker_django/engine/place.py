@@ -14,8 +14,8 @@ from .files import Files, Inside
 from .locks import Descriptor
 
 _BY_DESCRIPTOR = (
-    *("close", "pread", "size", "identity", "write", "pwrite", "allocate", "truncate", "datasync", "sync"),
-    *("flock", "funlock", "lock_byte", "unlock_byte", "byte_is_free"),
+    *("close", "pread", "size", "identity", "write", "pwrite", "allocate", "truncate", "start_writing", "datasync"),
+    *("sync", "flock", "funlock", "lock_byte", "unlock_byte", "byte_is_free"),
     *("read", "put_byte", "is_fifo", "wait_readable"),
 )
 _P = ParamSpec("_P")

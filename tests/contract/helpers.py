@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,12 @@ class RecordingFiles(Files):
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
         self._note("pwrite", self.paths.get(fd, ""), data, offset)
         return super().pwrite(fd, data, offset)
+
+    def start_writing(self, fd: int, offset: int, count: int) -> None:
+        """It never fails: of the system's errors nobody hears."""
+        with suppress(OSError):
+            self._note("start_writing", self.paths.get(fd, ""), bytes(count), offset)
+        super().start_writing(fd, offset, count)
 
     def allocate(self, fd: int, offset: int, count: int) -> None:
         self._note("allocate", self.paths.get(fd, ""), offset=offset).count = count

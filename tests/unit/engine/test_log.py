@@ -67,7 +67,7 @@ def test_while_there_is_room_an_append_is_one_call(open_queue):
 
 
 def test_the_verbs_do_not_look_at_the_file_itself(open_queue):
-    """Its size comes with its times, and who has looked at those makes the next sync bring them: see ``names``."""
+    """Its size comes with its times, and who has looked at those makes the next sync bring them: see ``libc``."""
     files = RecordingFiles()
     queue = open_queue(files=files, retention=10)
     queue.enqueue_many(range(6))

@@ -1,4 +1,4 @@
-"""Which file a path names: as ``stat`` says it, also where the system does not answer the quicker question."""
+"""What Python does not have: as good without it. A path names the file that ``stat`` says."""
 
 import ctypes
 import errno
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from nobroker_django.engine import names
+from nobroker_django.engine import libc
 from nobroker_django.engine.files import Files
-from nobroker_django.engine.names import identity_of
+from nobroker_django.engine.libc import identity_of
+from tests.contract.helpers import RecordingFiles
 
 
 class Named:
@@ -57,12 +58,12 @@ def refused_with(number):
 def asked(request, monkeypatch):
     """With the C library's function, and where there is none, or a sandbox or an old kernel refuses it."""
     if request.param == "statx":
-        if names._statx is None:
+        if libc._statx is None:
             pytest.skip("the C library has no statx")
     elif request.param == "no statx":
-        monkeypatch.setattr(names, "_statx", None)
+        monkeypatch.setattr(libc, "_statx", None)
     else:
-        monkeypatch.setattr(names, "_statx", refused_with(getattr(errno, request.param)))
+        monkeypatch.setattr(libc, "_statx", refused_with(getattr(errno, request.param)))
 
 
 @pytest.mark.usefixtures("asked")
@@ -116,11 +117,11 @@ def test_another_file_under_the_same_name_has_another_identity(tmp_path):
     assert identity_of(path) is None
 
 
-@pytest.mark.skipif(names._statx is None, reason="the C library has no statx")
+@pytest.mark.skipif(libc._statx is None, reason="the C library has no statx")
 def test_the_times_are_not_asked_for(tmp_path, monkeypatch):
     """Looking at them would give the file a finer time at its next write, which a sync has to bring as well."""
     asked_for = []
-    statx = names._statx
+    statx = libc._statx
 
     def noting(directory, name, flags, mask, buffer):
         asked_for.append((flags, mask))
@@ -131,8 +132,48 @@ def test_the_times_are_not_asked_for(tmp_path, monkeypatch):
 
     expected = as_stat_says(tmp_path)
     with monkeypatch.context() as patch:  # pytest needs ``stat`` itself, to say what is wrong
-        patch.setattr(names, "_statx", noting)
+        patch.setattr(libc, "_statx", noting)
         patch.setattr(os, "stat", never)
         found = Files().path_identity(tmp_path)
     assert found == expected
     assert asked_for == [(0, 0x100)]
+
+
+# --- an early beginning of what will be synced
+
+
+@pytest.mark.skipif(libc._sync_file_range is None, reason="the C library has no sync_file_range")
+def test_a_small_write_that_nobody_else_waits_for_is_begun_before_its_sync(open_queue, queue_dir, tmp_path):
+    """By what the system was asked: the record's own bytes, once, before the sync."""
+    files = RecordingFiles()
+    queue = open_queue(files=files)
+    queue.enqueue("first")
+    files.record.clear()
+    queue.enqueue("x" * 1000)
+    calls = files.record.on(".log", "pwrite", "start_writing", "datasync")
+    assert [call.name for call in calls] == ["pwrite", "start_writing", "datasync"]
+    assert (calls[1].offset, calls[1].count) == (calls[0].offset, calls[0].count)
+    files.record.clear()
+    queue.enqueue("x" * 5000)  # more than a block: may take the disk's queue long
+    queue.lease_one()
+    queue.lease_one()  # behind a lease that nobody has waited for
+    started = files.record.on(".log", "start_writing")
+    assert len(started) == 1  # the first lease
+
+
+@pytest.mark.parametrize("how", ["missing", "refused"])
+def test_without_that_call_all_is_as_before(open_queue, monkeypatch, how):
+    monkeypatch.setattr(libc, "_sync_file_range", None if how == "missing" else refused_with(errno.ENOSYS))
+    queue = open_queue()
+    queue.enqueue("x")
+    assert queue.lease_one().payload == "x"
+
+
+@pytest.mark.skipif(libc._sync_file_range is None, reason="the C library has no sync_file_range")
+def test_offsets_beyond_32_bits_reach_the_system(tmp_path):
+    """The call fails where the numbers are cut: a negative count is refused (EINVAL), a wrong descriptor EBADF."""
+    with (tmp_path / "large").open("w+b") as file:
+        os.ftruncate(file.fileno(), 5 << 30)
+        os.pwrite(file.fileno(), b"x", 5 << 30)
+        assert libc._sync_file_range(file.fileno(), 5 << 30, 3 << 30, 2) == 0
+        assert libc._sync_file_range(file.fileno(), -1, 1, 2) == -1
