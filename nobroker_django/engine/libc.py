@@ -30,7 +30,7 @@ _inode_and_device = struct.Struct("@32xQ96xII").unpack_from
 def _find(name: str) -> Callable[..., Any] | None:
     """A function of the C library, where there is one."""
     try:
-        return getattr(ctypes.CDLL(None), name) if sys.platform == "linux" else None  # type: ignore[no-any-return]
+        return getattr(ctypes.CDLL(None), name) if sys.platform == "linux" else None
     except (OSError, AttributeError):
         return None
 
