@@ -19,7 +19,7 @@ ENGINE_ORDER = [
     "backoff",
     "thresholds",
     "failures",
-    "names",
+    "libc",
     "files",
     "locks",
     "place",
@@ -207,21 +207,21 @@ def test_only_the_files_module_asks_the_operating_system_for_files():
     wrong = [
         f"{path.relative_to(ENGINE)}:{call}"
         for path in python_files(ENGINE)
-        if path not in (ENGINE / "files.py", ENGINE / "names.py")
+        if path not in (ENGINE / "files.py", ENGINE / "libc.py")
         for call in file_calls(path)
     ]
     assert wrong == []
 
 
-def test_the_one_question_that_the_files_module_has_asked_elsewhere_is_asked_through_it():
+def test_what_the_files_module_has_asked_elsewhere_is_asked_through_it():
     askers = {
         path.name
         for path in python_files(ENGINE)
         for _, name in imported_modules(path)
-        if engine_module(name) == "names"
+        if engine_module(name) == "libc"
     }
     assert askers == {"files.py"}
-    assert {call.split(": ")[1] for call in file_calls(ENGINE / "names.py")} == {"import ctypes", "os.stat"}
+    assert {call.split(": ")[1] for call in file_calls(ENGINE / "libc.py")} == {"import ctypes", "os.stat"}
 
 
 def test_nothing_opens_files_when_apps_are_loaded():
