@@ -56,13 +56,13 @@ T = TypeVar("T")
 class Decision:
     """The lock is held and ``unit`` shows the state of the log's very end, at the moment ``now`` (Unix seconds).
 
-    ``rings``: what was written may be work for somebody who waits.
+    ``written``: how many records. ``rings``: what was written may be work for somebody who waits.
     """
 
     held: Held
     unit: Unit
     now: float
-    written: bool = False
+    written: int = 0
     rings: bool = False
     behind: bool = False
     _witness: tuple[int, bytes] = field(default=(0, b""))
@@ -96,7 +96,7 @@ class Decision:
             at += len(frame)
         check_batch_size(at - held.end)
         held.append(b"".join(frames), starts[-1] - held.end)
-        self.written = True
+        self.written += len(records)
         self._witness = starts[-1], frames[-1][:WITNESS_BYTES]
         try:
             for record, start in zip(records, starts, strict=True):

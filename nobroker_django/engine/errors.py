@@ -17,6 +17,12 @@ class NobrokerError(Exception):
 
     stored: bool | None = False
 
+    def comes_after(self, count: int) -> None:
+        """The call has recorded something about ``count`` jobs before it failed: not all of it is undone."""
+        if count:
+            self.stored = None
+            self.args = (f"{count} jobs of this call are dealt with, the rest is not: {self}",)
+
 
 class InvalidOptionError(NobrokerError, ValueError):
     """An option has a wrong type or value; nothing was stored. ``option`` names it."""

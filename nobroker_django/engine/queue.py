@@ -70,9 +70,10 @@ class Queue(Adding, Leasing, Looking):
 
         Raises:
             JobNotFoundError: there is no such job. NotLeasedError: it is no dead letter.
+            LockTimeoutError, CorruptLogError, StorageError: see ``stored``; many are requeued in pieces.
         """
         if job_id is None:
-            return sum(iter(self._requeue_some, 0))
+            return self._requeue_all()
         if isinstance(job_id, str):
             if self._change_dead([options.job_id(job_id)], lambda row, now: Requeue(id=row.id, at=now)):
                 raise self._no_dead_letter(job_id)
@@ -85,11 +86,24 @@ class Queue(Adding, Leasing, Looking):
 
         Raises:
             InvalidOptionError: an id is not valid; nothing was changed.
+            LockTimeoutError, CorruptLogError, StorageError: see ``stored``; many are discarded in pieces.
         """
         return self._change_dead(_ids("job_ids", job_ids), lambda row, now: Purge(at=now, ids=[row.id]))
 
+    def _requeue_all(self) -> int:
+        """Requeue all dead letters, in pieces; how many."""
+        count, some = 0, _REQUEUE_ROWS
+        while some == _REQUEUE_ROWS:
+            try:
+                some = self._requeue_some()
+            except NobrokerError as error:
+                error.comes_after(count)
+                raise
+            count += some
+        return count
+
     def _requeue_some(self) -> int:
-        """Requeue the first dead letters; 0 when there is none."""
+        """Requeue the first dead letters; how many. Fewer than it may be: there are no more."""
 
         def act(decision: Decision) -> tuple[int, Promise]:
             rows = decision.unit.dead(_REQUEUE_ROWS)
@@ -104,6 +118,7 @@ class Queue(Adding, Leasing, Looking):
     def _change_dead(self, job_ids: list[str], make: Callable[[Row, float], Record]) -> list[str]:
         """Write a record for each dead letter among ``job_ids``, in batches; the ids that are none."""
         left: list[str] = []
+        changed = 0
         for begin in range(0, len(job_ids), _REQUEUE_ROWS):
             some = job_ids[begin : begin + _REQUEUE_ROWS]
 
@@ -115,9 +130,14 @@ class Queue(Adding, Leasing, Looking):
                 gone = {row.id for row in dead}
                 return [job_id for job_id in some if job_id not in gone], decision.promise()
 
-            others, promise = self._decide(act)
-            self._keep(promise)
+            try:
+                others, promise = self._decide(act)
+                self._keep(promise)
+            except NobrokerError as error:
+                error.comes_after(changed)
+                raise
             left += others
+            changed += len(some) - len(others)
         return left
 
     def _no_dead_letter(self, job_id: str) -> NobrokerError:

@@ -6,6 +6,7 @@ Each job then costs a worker one write that waits for no sync. What is durable w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,13 +16,15 @@ from .clock import Deadline
 from .deciding import Decision
 from .durability import Promise
 from .endings import Ended
-from .errors import JobNotFoundError, NotLeasedError
+from .errors import JobNotFoundError, NobrokerError, NotLeasedError, StorageError
 from .job import Job, JobState
 from .liveness import Liveness
 from .queue import Queue
 from .records import Extend, Record, Started
 from .snapshots import STATE_OF
 from .transitions import DUE, Row
+
+logger = logging.getLogger("nobroker_django")
 
 _EXTEND_BELOW = 2 / 3  # of a lease's length: then it is extended
 _LEASES = 1000
@@ -110,13 +113,8 @@ class WorkerQueue(Queue):
         def act(decision: Decision) -> tuple[Exchange, bool]:
             answer = Exchange()
             self._settle(decision, ended, started, answer)
-            if count and not decision.behind:
-                self._reclaim(decision)
-            if count and not decision.behind:
-                answer.leased = self._take(decision, count, holder=holder, begin=begin)
-                answer.more = decision.unit.counts[DUE] > 0
-                if len(answer.leased) < count:
-                    answer.next_change = decision.unit.next_change()
+            if count:
+                self._lease_more(decision, count, begin, holder, answer)
             answer.end = decision.held.log.position(decision.held.end)
             rings, decision.rings = decision.rings or answer.more, False
             if self.fsync and decision.written:
@@ -128,9 +126,27 @@ class WorkerQueue(Queue):
             self._session.ring()
         return answer
 
+    def _lease_more(self, decision: Decision, count: int, begin: int, holder: str | None, answer: Exchange) -> None:
+        """Lease, for the answer; where the disk refuses that, what was settled stays, and the answer has no leases."""
+        settled = decision.written
+        try:
+            if not decision.behind:
+                self._reclaim(decision)
+            if not decision.behind:
+                answer.leased = self._take(decision, count, holder=holder, begin=begin)
+                answer.more = decision.unit.counts[DUE] > 0
+                if len(answer.leased) < count:
+                    answer.next_change = decision.unit.next_change()
+        except StorageError as error:
+            if not settled or error.stored is not False:
+                raise
+            logger.warning("%s: no jobs were leased: %s", self.name, error)
+            answer.more = True
+
     def _settle(self, decision: Decision, ended: Sequence[Ended], started: Sequence[Job], answer: Exchange) -> None:
         """Write what can be written of what ended and what begins; the answer tells of the rest."""
         found, records = self._ends_of(ended, decision)
+        begun: list[Job] = []
         for job in started:
             try:
                 row = self._leased(decision, job)
@@ -138,9 +154,11 @@ class WorkerQueue(Queue):
                 answer.lost.append(job)
                 continue
             records.append(Started(id=row.id, at=decision.now, token=row.lease_token or ""))
-            job.started_at = decision.now
+            begun.append(job)
         if records:
             decision.write(records)
+        for job in begun:
+            job.started_at = decision.now
         for end, one in zip(ended, found, strict=True):
             if isinstance(one, Row):
                 answer.settled.append(Settled(end.job, STATE_OF[one.state], one.available_at))
@@ -197,7 +215,11 @@ class WorkerQueue(Queue):
             return 0
 
         def act(decision: Decision) -> tuple[int, Promise | None]:
-            taken = self._reclaim_dead(decision, known or {}, punish=punish)
+            try:
+                taken = self._reclaim_dead(decision, known or {}, punish=punish)
+            except NobrokerError as error:
+                error.comes_after(decision.written)
+                raise
             return taken, decision.promise() if taken else None
 
         taken, promise = self._decide(act)
