@@ -12,6 +12,6 @@ Reading order, which is also the order of the imports:
   ``durability``, ``read_view``
 * looking without taking part: ``inspection``, ``examination``, ``gaps``, ``findings``, ``comparison``,
   ``verification``; saving what is left: ``lenient``, ``remains``, ``rescue``, ``salvage``
-* verbs: ``deciding``, ``core``, ``adding``, ``endings``, ``leasing``, ``looking``, ``queue``; then ``offloop``,
-  ``aio``, ``upkeep``, ``worker``, ``worker_queue``
+* verbs: ``deciding``, ``core``, ``adding``, ``endings``, ``leasing``, ``looking``, ``queue``; for coroutines
+  ``coroutines``, ``wake``, ``line``, ``offloop``, ``aio``; then ``upkeep``, ``worker``, ``worker_queue``
 """

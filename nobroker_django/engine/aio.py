@@ -30,11 +30,13 @@ from . import options as checks
 from .backoff import BackoffPolicy
 from .clock import Clock, Deadline
 from .compaction import CompactionResult
+from .coroutines import settle
 from .errors import NotLeasedError
 from .files import Files
 from .job import Job, JobState, QueueStats
+from .line import give_back
 from .locks import fork_guard
-from .offloop import Threads, give_back, settle
+from .offloop import Threads
 from .queue import Queue
 from .recovery import RecoveryReport
 

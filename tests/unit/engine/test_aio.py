@@ -23,11 +23,11 @@ from nobroker_django import (
     QueueClosedError,
     StorageError,
 )
-from nobroker_django.engine import offloop
+from nobroker_django.engine import line, offloop
 from nobroker_django.engine.aio import AsyncQueue, QueueOptions
 from tests.contract.helpers import RELEASE, Call, FailingFiles, RecordingFiles, in_child, read_log
 
-PATIENCE = 60  # seconds after which something that waits for an event has failed
+PATIENCE = 6  # seconds after which something that waits for an event has failed
 
 
 def appends(call: Call) -> bool:
@@ -462,7 +462,7 @@ def test_adding_work_never_waits_behind_verbs_that_decide(queue_dir):
 @pytest.fixture
 def only_news(monkeypatch):
     """Nobody looks again just because a second has passed: what is noticed was noticed by what has changed."""
-    monkeypatch.setattr(offloop, "LONGEST_WAIT_SECONDS", 3600.0)
+    monkeypatch.setattr(line, "LONGEST_WAIT_SECONDS", 3600.0)
 
 
 def test_those_who_wait_are_served_in_the_order_in_which_they_came(queue_dir, only_news):
@@ -514,7 +514,7 @@ def test_a_waiting_call_gets_a_delayed_job_when_its_time_comes_and_one_whose_lea
 
 
 def test_waiting_ends_with_nothing_when_the_time_is_over_and_looks_once_more(queue_dir, monkeypatch):
-    monkeypatch.setattr(offloop.Line, "_may_find_something", lambda line: False)
+    monkeypatch.setattr(line.Line, "_may_find_something", lambda self: False)
 
     async def main() -> None:
         async with AsyncQueue(queue_dir) as queue:
