@@ -27,7 +27,7 @@ from nobroker_django.engine import line, offloop
 from nobroker_django.engine.aio import AsyncQueue, QueueOptions
 from tests.contract.helpers import RELEASE, Call, FailingFiles, RecordingFiles, in_child, read_log
 
-PATIENCE = 6  # seconds after which something that waits for an event has failed
+PATIENCE = 60  # seconds after which something that waits for an event has failed
 
 
 def appends(call: Call) -> bool:
