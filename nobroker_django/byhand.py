@@ -12,7 +12,7 @@ from typing import Any
 from . import registry
 from .decorators import Task
 from .discovery import discover
-from .engine.errors import InvalidOptionError
+from .engine.errors import InvalidOptionError, TaskArgumentError
 from .engine.job import Job
 from .queues import get_queue
 
@@ -48,11 +48,18 @@ def enqueue_by_name(
 ) -> tuple[str, Job]:
     """Enqueue one call now, whatever transaction is open; returns the queue's name and the job.
 
+    Args:
+        args, kwargs: the arguments as they are stored: JSON, also where the task wants a date.
+
     Raises:
         NobrokerError: as ``Task.enqueue``; nothing was stored, unless ``stored`` says otherwise.
     """
     task = find_task(name).using(queue_name=queue_name, delay=delay, priority=priority, job_id=job_id, on_commit=False)
-    result = task.enqueue(*args, **(kwargs or {}))
+    try:
+        values, named = task.arguments.from_json(args, kwargs or {})
+    except TypeError as error:
+        raise TaskArgumentError(f"{task.name}{task.signature}: {error}. Nothing was stored.", task=task.name) from None
+    result = task.enqueue(*values, **named)
     job = get_queue(task.options.queue_name).get(result.id)
     job.created = bool(result.created)
     return task.options.queue_name, job

@@ -308,6 +308,12 @@ def _task(task: Task[Any, Any], settings: conf.Settings) -> Iterator[CheckMessag
             id="nobroker.E005",
         )
     yield from _lease_and_backoff(f"task {task.name}", options.visibility_timeout, task.backoff)
+    for parameter, reason in task.arguments.unusable().items():
+        yield checks.Warning(
+            f"task {task.name}: no value can be passed for its parameter {parameter!r}: {reason}.",
+            hint="Annotate what the caller can pass, with names that are there when the task runs.",
+            id="nobroker.W009",
+        )
     queue = settings.queues.get(options.queue_name, conf.QueueSettings())
     soft, hard = (task.limits.soft or queue.soft_time_limit), (task.limits.hard or queue.time_limit)
     if soft is not None and limits_of(task, queue).soft is None:

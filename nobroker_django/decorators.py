@@ -9,20 +9,23 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 
-from . import conf, registry
+from . import conf, payloads, registry
+from .annotations import namespace_of
+from .arguments import Arguments
 from .engine.backoff import BackoffPolicy
 from .engine.errors import InvalidOptionError
 from .enqueueing import enqueue_all, enqueue_one
 from .limits import Limits, chosen_limits
 from .options import CallOptions, backoff_policy
 from .results import JobResult, load_result
+from .return_values import ReturnValues
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,11 +33,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[P, R]):
-    """A call of a task that has not been made: what ``t.s(1, b=2)`` gives, for ``t.enqueue_many``."""
+    """A call of a task that has not been made: what ``t.s(1, b=2)`` gives, for ``t.enqueue_many``.
+
+    ``payload`` is what will be stored; lists and dictionaries of plain JSON in it are those of the caller until then.
+    """
 
     task: Task[P, R]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    payload: payloads.Payload = field(repr=False)
 
 
 class Task(Generic[P, R]):
@@ -58,6 +65,9 @@ class Task(Generic[P, R]):
         self.backoff = backoff
         self.limits = limits
         self.signature = inspect.signature(function)
+        namespace = namespace_of(function)
+        self.arguments = Arguments(name, self.signature, namespace)
+        self.return_values = ReturnValues(self.signature.return_annotation, namespace)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now, as without the decorator."""
@@ -75,8 +85,8 @@ class Task(Generic[P, R]):
         """Store a call for the workers; on disk when this returns, or after the commit of the open transaction.
 
         Raises:
-            TaskArgumentError: the arguments do not fit the function.
-            SerializationError: an argument is no exact JSON, or all are too large.
+            TaskArgumentError: the arguments do not fit the function or its annotations.
+            SerializationError: an argument would not arrive as it is, or all are too large.
             InvalidOptionError: an option, the queue or the database does not exist or has a wrong value.
             JobConflictError: ``job_id`` belongs to a job with other arguments.
             NobrokerError: the job could not be stored; ``stored`` says what is known.
@@ -101,18 +111,22 @@ class Task(Generic[P, R]):
             InvalidOptionError: an item is no call of this task, or ``using(job_id=...)`` was given.
             NobrokerError: as ``enqueue()``; nothing of the whole is stored.
         """
-        arguments: list[tuple[Sequence[Any], Mapping[str, Any]]] = []
+        chosen: list[payloads.Payload] = []
         for call in calls:
             if not isinstance(call, Call) or call.task.name != self.name:
                 raise InvalidOptionError(
                     "calls", f"{call!r:.200} is no call of {self.name}; make it with .s(...). Nothing was stored."
                 )
-            arguments.append((call.args, call.kwargs))
-        return enqueue_all(self, arguments)
+            chosen.append(call.payload)
+        return enqueue_all(self, chosen)
 
     def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
-        """A call to be made later, by ``enqueue_many``."""
-        return Call(self, args, kwargs)
+        """A call to be made later, by ``enqueue_many``.
+
+        Raises:
+            TaskArgumentError: the arguments do not fit the function or its annotations.
+        """
+        return Call(self, args, kwargs, payloads.build(self.name, self.arguments, args, kwargs))
 
     def using(
         self,
@@ -223,6 +237,7 @@ def task(
     Raises:
         InvalidOptionError: an option has the wrong type or range, a name is taken, or the function is not at the top
             of a module and has no name.
+        AnnotationError: no argument that fits the annotation of a parameter could be passed to a worker.
     """
     options = CallOptions(
         queue_name=queue_name,

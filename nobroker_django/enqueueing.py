@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .decorators import Task
 
 R = TypeVar("R")
-Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def enqueue_one(task: Task[Any, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[R]:
@@ -31,16 +30,16 @@ def enqueue_one(task: Task[Any, R], args: Sequence[Any], kwargs: Mapping[str, An
         NobrokerError: see ``Task.enqueue``.
     """
     options = task.options
-    payload = payloads.build(task.name, task.signature, args, kwargs)
+    payload = payloads.build(task.name, task.arguments, args, kwargs)
     write = _Write(options)
     if not write.deferred:
         try:
             job = write.one(payload, options.job_id)
         except SerializationError as error:
-            raise payloads.explain(error, payload, task.signature) from None
+            raise payloads.explain(error, payload, task.arguments) from None
         return JobResult(task, options.queue_name, job.id, job)
 
-    frozen = payloads.freeze(payload, task.signature)
+    frozen = payloads.freeze(payload, task.arguments)
     job_id = options.job_id if options.job_id is not None else new_job_id()
     result: JobResult[R] = JobResult(task, options.queue_name, job_id)
     transactions.write_after_commit(
@@ -52,8 +51,8 @@ def enqueue_one(task: Task[Any, R], args: Sequence[Any], kwargs: Mapping[str, An
     return result
 
 
-def enqueue_all(task: Task[Any, R], calls: Sequence[Arguments]) -> list[JobResult[R]]:
-    """Enqueue the calls with the options of ``task``, all or none.
+def enqueue_all(task: Task[Any, R], many: list[payloads.Payload]) -> list[JobResult[R]]:
+    """Enqueue the calls that the payloads stand for with the options of ``task``, all or none.
 
     Raises:
         NobrokerError: see ``Task.enqueue_many``.
@@ -61,10 +60,9 @@ def enqueue_all(task: Task[Any, R], calls: Sequence[Arguments]) -> list[JobResul
     options = task.options
     if options.job_id is not None:
         raise InvalidOptionError("job_id", "one id cannot stand for several jobs. Nothing was stored.")
-    many = [payloads.build(task.name, task.signature, args, kwargs) for args, kwargs in calls]
     write = _Write(options)
     # Frozen here in both cases: the engine would name the element, not the parameter.
-    many = [payloads.freeze(payload, task.signature) for payload in many]
+    many = [payloads.freeze(payload, task.arguments) for payload in many]
     if not many:
         return []
     if not write.deferred:

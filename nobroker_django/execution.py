@@ -87,7 +87,7 @@ class ReturnValueError(SerializationError):
         Exception.__init__(
             self,
             f"{task} ran, but its return value cannot be stored: {error.path}: {error.reason} "
-            "Return JSON values, at most 1 MiB, or None.",
+            "Return JSON values, at most 1 MiB, or None; of other types, what the return annotation names.",
         )
         self.path = error.path
         self.reason = error.reason
@@ -142,7 +142,8 @@ async def perform_async(queue: str, job: Job, guard: AsyncGuard | None = None) -
         async with ThreadSensitiveContext() as threads:
             try:
                 coroutine = task.function(*call.args, **call.kwargs)
-                run.value = await (coroutine if guard is None else guard(task, coroutine))
+                value = await (coroutine if guard is None else guard(task, coroutine))
+                run.value = task.return_values.to_json(value)
             finally:
                 caches.close_all()
                 if threads in SyncToAsync.context_to_thread_executor:  # it has called what is not asynchronous
@@ -271,7 +272,7 @@ def execute(queue: WorkerQueue, job: Job) -> Report:
 
 
 def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
-    """The task and the call of a job.
+    """The task and the call of a job, with the arguments in their types.
 
     Raises:
         NotATaskError: the payload is no call.
@@ -283,17 +284,17 @@ def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
     if task is None:
         raise UnknownTaskError(call.task, conf.get_settings().unknown_task_delay)
     try:
-        task.signature.bind(*call.args, **call.kwargs)
+        args, kwargs = task.arguments.from_json(call.args, call.kwargs)
     except TypeError as error:
         raise ArgumentsChangedError(
             f"{task.name}{task.signature} does not take the arguments of this job: {error}. The job keeps them; "
             "requeue it once the task takes them again."
         ) from None
-    return task, call
+    return task, payloads.StoredCall(call.task, args, kwargs)
 
 
 def _call(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
-    return task.function(*call.args, **call.kwargs)
+    return task.return_values.to_json(task.function(*call.args, **call.kwargs))
 
 
 def _end_forked_process(failure: BaseException | None) -> NoReturn:

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .engine.errors import NobrokerError, SerializationError, TaskArgumentError
+from .arguments import ArgumentError, Arguments
+from .converters import is_known
+from .engine.errors import NobrokerError, SerializationError
 from .engine.payload import decode_payload, encode_payload
 
 Payload = dict[str, Any]
@@ -24,18 +26,6 @@ class NotATaskError(NobrokerError):
     stored = True
 
 
-class ArgumentError(SerializationError):
-    """An argument of a task cannot be stored exactly; nothing was stored. ``task`` and ``parameter`` say which."""
-
-    def __init__(self, error: SerializationError, *, task: str, parameter: str) -> None:
-        what = f"parameter {parameter!r}" if parameter else "the arguments together"
-        Exception.__init__(self, f"{task}: {what}: {error}")
-        self.path = error.path
-        self.reason = error.reason
-        self.task = task
-        self.parameter = parameter
-
-
 @dataclass(frozen=True, slots=True)
 class StoredCall:
     """The call that a job stands for: name of the task and its arguments."""
@@ -45,20 +35,17 @@ class StoredCall:
     kwargs: dict[str, Any]
 
 
-def build(task: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Payload:
-    """The payload of ``task(*args, **kwargs)``; whether JSON can hold the arguments is for ``freeze`` or the engine.
+def build(task: str, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Payload:
+    """The payload of ``task(*args, **kwargs)``; whether its JSON is exact is for ``freeze`` or the engine.
 
     Raises:
-        TaskArgumentError: the arguments do not fit the signature.
+        TaskArgumentError: the arguments do not fit the signature or their annotations.
     """
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TaskArgumentError(f"{task}{signature}: {error}. Nothing was stored.", task=task) from None
-    return {"task": task, "args": list(args), "kwargs": dict(kwargs)}
+    stored_args, stored_kwargs = arguments.to_json(args, kwargs)
+    return {"task": task, "args": stored_args, "kwargs": stored_kwargs}
 
 
-def freeze(payload: Payload, signature: inspect.Signature) -> Payload:
+def freeze(payload: Payload, arguments: Arguments) -> Payload:
     """A copy that later changes of the arguments do not reach, after every check that storing would do.
 
     Raises:
@@ -67,19 +54,19 @@ def freeze(payload: Payload, signature: inspect.Signature) -> Payload:
     try:
         frozen: Payload = decode_payload(encode_payload(payload))
     except SerializationError as error:
-        raise explain(error, payload, signature) from None
+        raise explain(error, payload, arguments) from None
     return frozen
 
 
-def explain(error: SerializationError, payload: Payload, signature: inspect.Signature) -> ArgumentError:
+def explain(error: SerializationError, payload: Payload, arguments: Arguments) -> ArgumentError:
     """The engine's refusal of ``payload`` in the words of the call: which parameter of which task."""
     task = payload["task"]
-    for name, value in _by_parameter(payload, signature):
+    for name, value in _by_parameter(payload, arguments.signature):
         try:
             encode_payload(value, what=name)
         except SerializationError as found:
-            return ArgumentError(found, task=task, parameter=name)
-    return ArgumentError(error, task=task, parameter="")
+            return ArgumentError(task, name, found.path, found.reason + _annotation_hint(value))
+    return ArgumentError(task, "", error.path, error.reason)
 
 
 def parse(payload: Any) -> StoredCall:
@@ -94,6 +81,10 @@ def parse(payload: Any) -> StoredCall:
     if not isinstance(task, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
         raise NotATaskError("not a task: task must be text, args a list and kwargs an object")
     return StoredCall(task, args, kwargs)
+
+
+def _annotation_hint(value: Any) -> str:
+    return " Annotate the parameter with its type, and it arrives in that type." if is_known(value) else ""
 
 
 def _by_parameter(payload: Payload, signature: inspect.Signature) -> list[tuple[str, Any]]:

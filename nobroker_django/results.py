@@ -59,6 +59,7 @@ class JobResult(Generic[R]):
     def __init__(self, task: Task[Any, R], queue_name: str, job_id: str, job: Job | None = None) -> None:
         self.id = job_id
         self.task_name = task.name
+        self._return_values = task.return_values
         self.queue_name = queue_name
         self.created: bool | None = job.created if job is not None else None
         self.conflict: JobConflictError | None = None
@@ -96,7 +97,7 @@ class JobResult(Generic[R]):
 
     @property
     def return_value(self) -> R:
-        """What the task returned, as JSON gave it back.
+        """What the task returned, in the type of its return annotation where that is one that arguments may have.
 
         Raises:
             ResultNotAvailableError: the job is not finished or failed.
@@ -104,7 +105,7 @@ class JobResult(Generic[R]):
         if self.status is not JobStatus.SUCCESSFUL or self._job is None:
             what = "failed" if self.is_finished else "has not finished"
             raise ResultNotAvailableError(f"job {self.id} {what} ({self.status}): there is no return value")
-        value: R = self._job.result
+        value: R = self._return_values.from_json(self._job.result)
         return value
 
     def refresh(self) -> None:

@@ -201,7 +201,7 @@ def _locate(value: Any, what: str) -> tuple[str, str] | None:
                 detail = _describe_key(key) or _describe(key, 1)
                 if detail is not None:
                     return path, detail
-            children = [(child, depth + 1, f"{path}[{_short(key)}]") for key, child in item.items()]
+            children = [(child, depth + 1, f"{path}[{short(key)}]") for key, child in item.items()]
         elif type(item) in (list, tuple):
             children = [(child, depth + 1, f"{path}[{index}]") for index, child in enumerate(item)]
         else:
@@ -219,7 +219,7 @@ def _locate(value: Any, what: str) -> tuple[str, str] | None:
 def _describe_key(key: Any) -> str | None:
     if type(key) is str:
         return None
-    return f"has the key {_short(key)} of type {type(key).__name__}; JSON keys are text, it would come back changed"
+    return f"has the key {short(key)} of type {type(key).__name__}; JSON keys are text, it would come back changed"
 
 
 def _describe(item: Any, depth: int) -> str | None:
@@ -239,11 +239,13 @@ def _describe(item: Any, depth: int) -> str | None:
         return None if item - item == 0 else f"is {item!r}, which JSON cannot hold"
     if kind is dict or kind is list or kind is tuple:
         return None if depth <= MAX_DEPTH else f"is nested more than {MAX_DEPTH} levels deep"
-    return f"is of type {kind.__module__}.{kind.__qualname__}, which JSON would change or cannot hold{_hint(kind)}"
+    return f"is of type {kind.__module__}.{kind.__qualname__}, which JSON would change or cannot hold{hint(kind)}"
 
 
-def _hint(kind: type) -> str:
-    """A next step for types that people often pass."""
+def hint(kind: type) -> str:
+    """A next step for types that people often pass, in brackets behind a space, or nothing."""
+    if kind in _ALLOWED:
+        return ""
     names = {base.__name__ for base in kind.__mro__}
     if "Promise" in names or kind.__name__ == "__proxy__":
         return " (a lazy translation: pass str(value) in the language that you want)"
@@ -263,7 +265,7 @@ def _hint(kind: type) -> str:
     return ""
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """A key as it is shown in a path; never raises."""
     if type(value) is str:
         shown = value if len(value) <= 40 else value[:40] + "…"

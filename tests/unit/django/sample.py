@@ -15,6 +15,11 @@ def keep(*values: Any, **named: Any) -> Any:
     return [list(values), named]
 
 
+@task
+def fail() -> int:
+    raise TypeError("on purpose")
+
+
 @task(queue_name="emails", priority=5, max_attempts=2, visibility_timeout=7)
 def send(address: str) -> str:
     return address

@@ -305,6 +305,19 @@ def test_a_module_of_tasks_that_cannot_be_imported(change):
     assert "No module named 'no'" in text()
 
 
+def test_a_parameter_to_which_nothing_can_be_passed(make):
+    def work(number: int, later: "Missing" = None): ...  # type: ignore[name-defined]  # noqa: F821
+
+    make(work, name="my task")
+    assert found() == ["W009"]
+    assert "task my task: no value can be passed for its parameter 'later': has the annotation Missing" in text()
+    work.__globals__["Missing"] = int
+    try:
+        assert found() == []
+    finally:
+        del work.__globals__["Missing"]
+
+
 # -- how they are run
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import time
+from datetime import date
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -363,6 +364,16 @@ def test_options_of_enqueue_reach_the_job():
     assert again["created"] is False
     assert get_queue().stats().total == 1
     assert run_json("nobroker_enqueue", send.name, "--args", '["x"]')["queue"] == "emails"
+
+
+def test_enqueue_by_hand_takes_arguments_as_they_are_on_the_disk(make):
+    def work(day: date, *days: date) -> None: ...
+
+    made = make(work, name="far.work")
+    job_id = run("nobroker_enqueue", "far.work", "--args", '["2030-01-01", "2030-01-02"]').strip()
+    assert get_queue().get(job_id).payload == made.s(date(2030, 1, 1), date(2030, 1, 2)).payload
+    answer = refused("nobroker_enqueue", "far.work", "--args", '["2030-01-01", "soon"]', code=1)
+    assert "far.work(day: datetime.date, *days: datetime.date) -> None: days[0]: is of type str" in answer
 
 
 @pytest.mark.django_db

@@ -369,6 +369,6 @@ def test_a_serialization_error_of_the_task_itself_is_its_own_failure(make):
 
     make(work).enqueue()
     job, _ = deliver()
-    assert get_queue().get(job.id).errors[-1].error_class == "nobroker_django.payloads.ArgumentError"
+    assert get_queue().get(job.id).errors[-1].error_class == "nobroker_django.arguments.ArgumentError"
     with contextlib.suppress(SerializationError):
         work()

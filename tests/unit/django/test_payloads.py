@@ -17,7 +17,7 @@ from django.utils.safestring import mark_safe
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy
 
-from nobroker_django import SerializationError, payloads
+from nobroker_django import SerializationError, arguments, payloads
 from nobroker_django.engine.payload import MAX_PAYLOAD_BYTES
 from nobroker_django.execution import Outcome, execute
 from nobroker_django.queues import get_queue
@@ -101,7 +101,7 @@ def test_a_value_that_json_would_change_is_refused_with_task_parameter_and_place
         request.getfixturevalue("db")
     for wrapped, place in ((value, ""), ([0, {"deep": value}], r'\[1\]\["deep"\]')):
         with pytest.raises(
-            payloads.ArgumentError, match=rf"^keep: parameter 'named': named{place}: .*Nothing was stored"
+            arguments.ArgumentError, match=rf"^keep: parameter 'named': named{place}: .*Nothing was stored"
         ) as raised:
             keep.enqueue(1, named=wrapped)
         assert (raised.value.task, raised.value.parameter, raised.value.stored) == ("keep", "named", False)

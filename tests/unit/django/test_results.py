@@ -10,7 +10,7 @@ from nobroker_django.execution import execute
 from nobroker_django.queues import get_queue
 from nobroker_django.results import JobStatus, ResultNotAvailableError, WaitTimeoutError
 
-from .sample import add, send
+from .sample import add, fail, send
 
 
 def run_next(alias="default"):
@@ -32,7 +32,7 @@ def test_the_status_follows_the_job_when_it_is_refreshed():
 
 def test_a_failed_attempt_leaves_it_ready_and_the_last_one_failed(settings):
     settings.NOBROKER = {**settings.NOBROKER, "BACKOFF": {"BASE": 0}}
-    result = add.using(max_attempts=2).enqueue("x")  # type: ignore[arg-type]
+    result = fail.using(max_attempts=2).enqueue()
     run_next()
     result.refresh()
     assert (result.status, result.attempts) == ("READY", 1)
@@ -43,7 +43,7 @@ def test_a_failed_attempt_leaves_it_ready_and_the_last_one_failed(settings):
 
 
 def test_there_is_no_return_value_before_the_end_or_after_a_failure():
-    result = add.using(max_attempts=1).enqueue("x")  # type: ignore[arg-type]
+    result = fail.using(max_attempts=1).enqueue()
     with pytest.raises(ResultNotAvailableError, match="has not finished"):
         _ = result.return_value
     run_next()

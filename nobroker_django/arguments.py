@@ -1,0 +1,191 @@
+"""The arguments of a task's calls, between the types of its annotations and JSON.
+
+Invariant: both directions bind to the signature and go through the same converters, made once per task; so what
+``to_json`` lets pass is what ``from_json`` takes, as long as the function stays as it is. Which JSON is exact is for
+the engine to say, one value at a time for ``converters``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from .annotations import AmbiguousError, UnresolvedError, UnsupportedError, converter_of
+from .converters import Converter
+from .engine.errors import SerializationError, TaskArgumentError
+from .misfits import Misfit
+from .roundtrip import named
+
+Parameter = inspect.Parameter
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+class ArgumentError(SerializationError, TaskArgumentError):
+    """An argument of a task cannot be stored and given back as it is; nothing was stored.
+
+    ``task`` and ``parameter`` say whose, ``path`` where in the value, ``reason`` why.
+    """
+
+    def __init__(self, task: str, parameter: str, path: str, reason: str) -> None:
+        what = f"parameter {parameter!r}" if parameter else "the arguments together"
+        Exception.__init__(self, f"{task}: {what}: {path}: {reason}")
+        self.task = task
+        self.parameter = parameter
+        self.path = path
+        self.reason = reason
+
+
+class AnnotationError(TaskArgumentError):
+    """The annotation of a parameter cannot work: no value of it could be passed to a worker."""
+
+
+class Arguments:
+    """The arguments of one task.
+
+    Args:
+        task: its name, for messages.
+        signature: what callers pass.
+        namespace: of the function, see ``annotations.namespace_of``.
+
+    Raises:
+        AnnotationError: the annotation of a parameter can never work, or that of one without a default does not.
+    """
+
+    def __init__(self, task: str, signature: inspect.Signature, namespace: Mapping[str, Any] | None) -> None:
+        self.signature = signature
+        self._task = task
+        self._namespace = namespace
+        self._converters: dict[str, Converter | None] = {}
+        self._unresolved: dict[str, str] = {}
+        self._late: dict[str, str] = {}
+        for parameter in signature.parameters.values():
+            self._settle(parameter)
+        positional = [item for item in signature.parameters.values() if item.kind in _POSITIONAL]
+        self._positional = [item.name for item in positional]
+        self._named = {item.name for item in signature.parameters.values() if item.kind in _NAMED}
+        self._rest = {item.kind: item.name for item in signature.parameters.values()}
+        self._free = not self._unresolved and not any(self._converters.values())
+
+    def to_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as they are stored.
+
+        Raises:
+            TaskArgumentError: they do not fit the signature or their annotations, see also its subclasses.
+        """
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TaskArgumentError(
+                f"{self._task}{self.signature}: {error}. Nothing was stored.", task=self._task
+            ) from None
+        try:
+            return self._converted(args, kwargs, Converter.to_json)
+        except _Misplaced as found:
+            raise ArgumentError(
+                self._task, found.parameter, found.misfit.path, f"{found.misfit.reason}. Nothing was stored."
+            ) from None
+
+    def from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as the function takes them.
+
+        Raises:
+            TypeError: they do not fit the signature or their annotations.
+        """
+        self.signature.bind(*args, **kwargs)
+        try:
+            return self._converted(args, kwargs, Converter.from_json)
+        except _Misplaced as found:
+            raise TypeError(f"{found.misfit.path}: {found.misfit.reason}") from None
+
+    def is_converted(self, parameter: str) -> bool:
+        """Whether the parameter has an annotation that says more than "any JSON"."""
+        return self._converters.get(parameter) is not None
+
+    def unusable(self) -> dict[str, str]:
+        """Parameters for which no value can be passed although somebody may pass one, and why; looked up again now."""
+        self._look_up_again()
+        return self._late | self._unresolved
+
+    def _converted(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], convert: Callable[[Converter, Any, str], Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        if self._free:
+            return list(args), dict(kwargs)
+        if self._unresolved:
+            self._look_up_again()
+        converters, given = self._converters, len(self._positional)
+        rest, others = self._rest.get(Parameter.VAR_POSITIONAL, ""), self._rest.get(Parameter.VAR_KEYWORD, "")
+        values = []
+        for index, (value, name) in enumerate(zip(args, chain(self._positional, repeat(rest)), strict=False)):
+            converter = converters[name]
+            if converter is not None and type(value) not in converter.exact:
+                value = _placed(convert, converter, value, name if index < given else f"{rest}[{index - given}]")
+            values.append(value)
+        named_values = {}
+        for name, value in kwargs.items():
+            converter = converters[name if name in self._named else others]
+            if converter is not None and type(value) not in converter.exact:
+                value = _placed(convert, converter, value, name)
+            named_values[name] = value
+        return values, named_values
+
+    def _look_up_again(self) -> None:
+        for name in list(self._unresolved):
+            try:
+                self._settle(self.signature.parameters[name])
+            except AnnotationError as error:  # a class that came later, and cannot be passed
+                self._late[name] = str(error).rstrip(".")
+                self._refuse(name, self._late[name])
+
+    def _settle(self, parameter: Parameter) -> None:
+        """Make the converter of a parameter, or one that says why there is none."""
+        name, annotation = parameter.name, parameter.annotation
+        self._unresolved.pop(name, None)
+        try:
+            self._converters[name] = converter_of(annotation, self._namespace)
+        except UnresolvedError as error:
+            reason = (
+                f"has the annotation {_shown(annotation)}, which cannot be looked up ({error}). Import the name "
+                "where the task is, not for the type checker alone"
+            )
+            self._unresolved[name] = reason
+            self._refuse(name, reason)
+        except AmbiguousError as error:
+            raise self._error(name, annotation, str(error)) from None
+        except UnsupportedError as error:
+            wanted = parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+            if wanted and parameter.default is Parameter.empty and not error.optional:
+                raise self._error(name, annotation, str(error)) from None
+            self._refuse(name, f"has the annotation {_shown(annotation)}: {error}")
+
+    def _refuse(self, name: str, problem: str) -> None:
+        self._converters[name] = Converter(Any, exact=frozenset((type(None),)), problem=problem)
+
+    def _error(self, name: str, annotation: Any, reason: str) -> AnnotationError:
+        return AnnotationError(
+            f"{self._task}: parameter {name!r}: its annotation {_shown(annotation)} cannot work: {reason}. "
+            "Annotate what the caller can pass (Any for any JSON value).",
+            task=self._task,
+            parameter=name,
+        )
+
+
+class _Misplaced(Exception):
+    def __init__(self, parameter: str, misfit: Misfit) -> None:
+        super().__init__(parameter, misfit)
+        self.parameter = parameter
+        self.misfit = misfit
+
+
+def _placed(convert: Callable[[Converter, Any, str], Any], converter: Converter, value: Any, parameter: str) -> Any:
+    try:
+        return convert(converter, value, parameter)
+    except Misfit as misfit:
+        raise _Misplaced(parameter, misfit) from None
+
+
+def _shown(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else named(annotation)
