@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Info
@@ -40,7 +41,7 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMe
     if mistakes:
         return [Error(text, id="nobroker.E001") for text in mistakes]
     settings = conf.get_settings()
-    return [*_database(settings), *_times(settings), *_durability(settings)]
+    return [*_database(settings), *_outbox(settings), *_times(settings), *_durability(settings)]
 
 
 def check_directory(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
@@ -143,6 +144,15 @@ def _database(settings: conf.Settings) -> Iterator[CheckMessage]:
             f"(it has {', '.join(map(repr, databases))}).",
             hint="Jobs enqueued in a transaction are written when the transaction of that database commits.",
             id="nobroker.E004",
+        )
+
+
+def _outbox(settings: conf.Settings) -> Iterator[CheckMessage]:
+    if settings.outbox and not apps.is_installed("nobroker_django.outbox"):
+        yield Error(
+            "NOBROKER['OUTBOX'] is True, but its app is not installed: enqueueing in a transaction fails.",
+            hint="Add 'nobroker_django.outbox' to INSTALLED_APPS and run manage.py migrate.",
+            id="nobroker.E020",
         )
 
 

@@ -66,6 +66,7 @@ class Settings:
     unknown_task_delay: float = 60.0
     on_commit: bool = True
     database: str = "default"
+    outbox: bool = False
     imports: tuple[str, ...] = ()
 
 
@@ -322,6 +323,7 @@ _GLOBAL_KEYS: dict[str, tuple[str, _Check]] = {
     "UNKNOWN_TASK_DELAY": ("unknown_task_delay", _seconds()),
     "ON_COMMIT": ("on_commit", _boolean),
     "DATABASE": ("database", _text),
+    "OUTBOX": ("outbox", _boolean),
     "IMPORTS": ("imports", _texts),
 }
 _parsed: Settings | None = None

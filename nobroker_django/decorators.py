@@ -198,6 +198,8 @@ def task(
     max_attempts: int | None = ...,
     backoff: BackoffPolicy | Mapping[str, float] | None = ...,
     visibility_timeout: float | None = ...,
+    database: str | None = ...,
+    on_commit: bool | None = ...,
     soft_time_limit: float | timedelta | None = ...,
     time_limit: float | timedelta | None = ...,
     name: str | None = ...,
@@ -214,6 +216,8 @@ def task(
     max_attempts: int | None = None,
     backoff: BackoffPolicy | Mapping[str, float] | None = None,
     visibility_timeout: float | None = None,
+    database: str | None = None,
+    on_commit: bool | None = None,
     soft_time_limit: float | timedelta | None = None,
     time_limit: float | timedelta | None = None,
     name: str | None = None,
@@ -228,6 +232,8 @@ def task(
         max_attempts: deliveries before a job becomes a dead letter; None takes the queue's.
         backoff: pauses between the attempts, a ``BackoffPolicy`` or some of ``base, factor, max_delay, jitter``.
         visibility_timeout: seconds of a lease; None takes the queue's.
+        database: alias of the database whose transaction decides; None takes ``NOBROKER["DATABASE"]``.
+        on_commit: whether a job waits for the commit of an open transaction; None takes ``NOBROKER["ON_COMMIT"]``.
         soft_time_limit: seconds or ``timedelta`` after which ``SoftTimeLimitExceeded`` is raised in the running
             task; None takes the queue's.
         time_limit: seconds or ``timedelta`` after which its process is ended; None takes the queue's.
@@ -244,6 +250,8 @@ def task(
         priority=priority,
         max_attempts=max_attempts,
         visibility_timeout=visibility_timeout,
+        database=database,
+        on_commit=on_commit,
     )
     policy = backoff_policy(backoff)
     limits = chosen_limits(soft_time_limit, time_limit)

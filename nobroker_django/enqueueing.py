@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import conf, payloads, transactions
 from .engine.errors import InvalidOptionError, JobConflictError, SerializationError
 from .engine.job import Job, new_job_id
+from .engine.once import Entry
 from .options import CallOptions
+from .outbox import holding
+from .outbox.rows import known_until
 from .queues import get_queue
 from .results import JobResult
 
@@ -42,12 +45,7 @@ def enqueue_one(task: Task[Any, R], args: Sequence[Any], kwargs: Mapping[str, An
     frozen = payloads.freeze(payload, task.arguments)
     job_id = options.job_id if options.job_id is not None else new_job_id()
     result: JobResult[R] = JobResult(task, options.queue_name, job_id)
-    transactions.write_after_commit(
-        lambda: result._written(write.one(frozen, job_id)),
-        result._refused,
-        job_ids=(job_id,),
-        database=write.database,
-    )
+    write.later([frozen], [job_id], [result])
     return result
 
 
@@ -70,16 +68,7 @@ def enqueue_all(task: Task[Any, R], many: list[payloads.Payload]) -> list[JobRes
 
     job_ids = [new_job_id() for _ in many]
     results: list[JobResult[R]] = [JobResult(task, options.queue_name, job_id) for job_id in job_ids]
-
-    def write_all() -> None:
-        for result, job in zip(results, write.all(many, job_ids), strict=True):
-            result._written(job)
-
-    def refuse_all(error: JobConflictError) -> None:
-        for result in results:
-            result._refused(error)
-
-    transactions.write_after_commit(write_all, refuse_all, job_ids=tuple(job_ids), database=write.database)
+    write.later(many, job_ids, results)
     return list(results)  # the caller may change its list; the commit needs ours
 
 
@@ -89,7 +78,9 @@ class _Write:
     def __init__(self, options: CallOptions) -> None:
         settings = conf.get_settings()
         self.options = options
-        self.due = options.due(time.time())
+        self.called_at = time.time()
+        self.due = options.due(self.called_at)
+        self.outbox = settings.outbox
         self.database = options.database if options.database is not None else settings.database
         # Opened at the call, so that a directory that cannot be used is an error here and not at the commit.
         get_queue(options.queue_name)
@@ -102,6 +93,56 @@ class _Write:
 
     def all(self, many: list[payloads.Payload], job_ids: list[str] | None) -> list[Job]:
         return get_queue(self.options.queue_name).enqueue_many(many, job_ids=job_ids, **self._details())
+
+    def later(self, many: list[payloads.Payload], job_ids: list[str], results: Sequence[JobResult[Any]]) -> None:
+        """After the commit; ``results`` are told."""
+
+        def written(jobs: Sequence[Job]) -> None:
+            for result, job in zip(results, jobs, strict=True):
+                result._written(job)
+
+        def refused(error: JobConflictError) -> None:
+            for result in results:
+                result._refused(error)
+
+        ids = tuple(job_ids)
+        if not self.outbox:
+
+            def write() -> None:
+                written([self.one(many[0], ids[0])] if len(many) == 1 else self.all(many, job_ids))
+
+            transactions.write_after_commit(write, refused, job_ids=ids, database=self.database)
+            return
+        entries = self._entries(many, job_ids)
+        key = holding.hold(
+            self.database, self.options.queue_name, entries, task=many[0]["task"], called_at=self.called_at
+        )
+        transactions.write_through_outbox(
+            lambda: written(self._once(entries)), refused, job_ids=ids, database=self.database, key=key
+        )
+
+    def _entries(self, many: list[payloads.Payload], job_ids: list[str]) -> list[Entry]:
+        retention = conf.queue_settings(self.options.queue_name).retention
+        until = known_until(self.called_at, retention)
+        return [
+            Entry(
+                job_id=job_id,
+                payload=payload,
+                known_until=until,
+                due=self.due,
+                priority=self.options.priority,
+                max_attempts=self.options.max_attempts,
+                visibility_timeout=self.options.visibility_timeout,
+            )
+            for job_id, payload in zip(job_ids, many, strict=True)
+        ]
+
+    def _once(self, entries: list[Entry]) -> list[Job]:
+        jobs = get_queue(self.options.queue_name).enqueue_once(entries)
+        if self.options.job_id is None:
+            for job in jobs:
+                job.created = True  # nobody else has these ids; a sweep may have been here before us
+        return jobs
 
     def _details(self) -> dict[str, Any]:
         return {

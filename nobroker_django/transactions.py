@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from django.db import Error as DatabaseError
 from django.db import transaction
 from django.utils.connection import ConnectionDoesNotExist
 
@@ -100,5 +101,47 @@ def write_after_commit(
             conflict(error)
         except Exception as error:
             raise NotStoredAfterCommitError(job_ids, error) from error
+
+    transaction.on_commit(after_commit, using=database)
+
+
+def write_through_outbox(
+    write: Callable[[], None],
+    conflict: Callable[[JobConflictError], None],
+    *,
+    job_ids: tuple[str, ...],
+    database: str,
+    key: str,
+) -> None:
+    """As ``write_after_commit``, for jobs that are in the outbox too, in the row ``key``.
+
+    They are safe there, so nothing is raised out of the commit: what could not be written now is swept later.
+    """
+    from .outbox import holding
+
+    def after_commit() -> None:
+        extra = {"job_id": job_ids[0]}
+        try:
+            try:
+                write()
+            except JobConflictError as error:
+                logger.error(
+                    "A job cannot be stored after the commit of its transaction, its row %s stays in the outbox of "
+                    "database %r: %s", key, database, error, extra={"job_id": error.job_id},
+                )  # fmt: skip
+                conflict(error)
+                holding.park(database, key, f"{type(error).__name__}: {error}")
+            except Exception as error:
+                logger.error(
+                    "Job %s is committed, but could not be written to its queue now; it is safe in the outbox of "
+                    "database %r, and is written by the next sweep: %s", job_ids[0], database, error, extra=extra,
+                )  # fmt: skip
+            else:
+                holding.release(database, [key])
+        except DatabaseError as error:
+            logger.warning(
+                "The row %s of job %s stays in the outbox of database %r until the next sweep: %s",
+                key, job_ids[0], database, error, extra=extra,
+            )  # fmt: skip
 
     transaction.on_commit(after_commit, using=database)

@@ -42,6 +42,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "nobroker_django",
+    "nobroker_django.outbox",
 ]
 
 MIDDLEWARE = [
@@ -70,6 +71,10 @@ DATABASES: dict[str, dict[str, Any]] = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(RUN_DIR / "db.sqlite3"),
+    },
+    "other": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(RUN_DIR / "other.sqlite3"),
     },
 }
 

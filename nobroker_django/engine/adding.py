@@ -5,7 +5,7 @@ A job without an id of the caller's needs no look at the queue: its cost does no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -19,7 +19,7 @@ from .framing import FRAME_BYTES
 from .job import Job, JobState, new_job_id, new_job_ids
 from .payload import decode_payload, encode_payload, encode_payloads, payload_digest
 from .records import NULL, Enqueue, EnqueueTemplate, check_batch_size, encode_batch, encode_body
-from .snapshots import enqueue_record, job_of
+from .snapshots import ack_record, enqueue_record, job_of
 from .transitions import DONE, Row
 
 _MAX_META_BYTES = 8 * 1024
@@ -199,23 +199,32 @@ class Adding(Core):
         self._keep(promise)
         return base, starts
 
-    def _enqueue_known(self, records: list[Enqueue], given: list[bool]) -> list[Job]:
-        """Append the jobs whose ids are not known yet; the others are returned as they are."""
+    def _enqueue_known(
+        self, records: list[Enqueue], given: list[bool], *, check: Callable[[float], None] | None = None
+    ) -> list[Job]:
+        """Append the jobs whose ids are not known yet; the others are returned as they are.
+
+        Args:
+            given: whose ids were given by the caller, so that they may be known.
+            check: called with the time (Unix seconds) at which it is decided; what it raises leaves all as it was.
+        """
 
         def act(decision: Decision) -> tuple[list[Job], Promise]:
+            if check is not None:
+                check(decision.now)
             unit = decision.unit
             new: dict[str, Enqueue] = {}
             found: dict[str, Row] = {}
-            for record, check in zip(records, given, strict=True):
+            for record, has_given_id in zip(records, given, strict=True):
                 if record.id in new:
                     self._check_same(record, new[record.id])
                     continue
-                row = unit.find(record.id) if check else None
-                if row is None or (row.state == DONE and (row.keep_until or 0.0) <= decision.now):
-                    new[record.id] = record
-                else:
-                    self._check_same(record, enqueue_record(decision.held.log, row))
+                row = unit.find(record.id) if has_given_id else None
+                if row is not None and (known := self._known(record, row, decision)) is not None:
+                    self._check_same(record, known)
                     found[record.id] = row
+                else:
+                    new[record.id] = record
             base = unit.base
             starts = decision.write(list(new.values())) if new else []
             seqs = dict(zip(new, (base + start for start in starts), strict=True))
@@ -234,6 +243,27 @@ class Adding(Core):
         jobs, promise = self._decide(act)
         self._keep(promise)
         return jobs
+
+    def _known(self, record: Enqueue, row: Row, decision: Decision) -> Enqueue | None:
+        """What was enqueued as ``row``, if that is the same work as ``record``; ``None``: the id is free again.
+
+        A finished job whose retention is over is kept for the sake of a write that may come again: for that one, and
+        for those before it, it is known. Whatever takes its place remembers it.
+
+        Raises:
+            CorruptLogError: one of the job's records is damaged.
+        """
+        if row.state == DONE and (row.keep_until or 0.0) <= decision.now:
+            return None
+        known = enqueue_record(decision.held.log, row)
+        if row.state != DONE or known.known_until is None or known.known_until < (row.keep_until or 0.0):
+            return known
+        if ack_record(decision.held.log, row).keep_until > decision.now:
+            return known
+        if record.known_until is not None and record.known_until <= known.known_until:
+            return known
+        record.known_until = max(record.known_until or 0.0, known.known_until)
+        return None
 
     def _check_same(self, record: Enqueue, other: Enqueue) -> None:
         """Refuse another payload under a known id."""

@@ -79,6 +79,23 @@ class JobConflictError(NobrokerError):
         self.queue = queue
 
 
+class TooLateError(NobrokerError):
+    """A write that may have been made before came again after its ``known_until``: whether it was made is forgotten.
+
+    Nothing was stored by this call; made again, the job could run a second time.
+    """
+
+    stored = None
+
+    def __init__(self, job_id: str, queue: str) -> None:
+        super().__init__(
+            f"queue {queue!r} may have had job {job_id!r}, finished and forgotten it. Nothing was stored by this "
+            "call; whether the job still has to run is for a person to decide."
+        )
+        self.job_id = job_id
+        self.queue = queue
+
+
 class NotLeasedError(NobrokerError):
     """The caller does not hold the lease (any more); the queue is unchanged.
 

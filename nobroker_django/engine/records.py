@@ -77,6 +77,9 @@ class Enqueue(Record, kw_only=True):
     Copied: ``seq`` is set, and the fields below it hold the state. A finished job is copied as leased, with its
     ``ACK`` behind it; earlier failures follow as ``NOTE`` records. Carried over, because it was enqueued while the
     compaction ran: ``carried`` is the ``seq`` that it had, and the records of what became of it follow.
+
+    ``known_until``: this write may come again until then (see ``once``), so the job is kept until then, whatever
+    becomes of it.
     """
 
     TYPE = RecordType.ENQUEUE
@@ -90,6 +93,7 @@ class Enqueue(Record, kw_only=True):
     visibility_timeout: float | None = None
     meta: Raw = NULL
     carried: Natural | None = None
+    known_until: float | None = None
 
     seq: Natural | None = None
     state: str = "ready"

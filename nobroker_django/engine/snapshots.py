@@ -38,6 +38,18 @@ def enqueue_record(log: Log, row: Row) -> Enqueue:
     return record
 
 
+def ack_record(log: Log, row: Row) -> Ack:
+    """The ACK record of a finished job, checked to be this job's.
+
+    Raises:
+        CorruptLogError: it is not there, or damaged.
+    """
+    ack = log.record_at(row.result_offset)
+    if not isinstance(ack, Ack) or ack.id != row.id:
+        raise CorruptLogError(log.path, row.result_offset, f"this is not the ACK record of job {row.id!r}")
+    return ack
+
+
 def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = False) -> Job:
     """The detached snapshot of a job.
 
@@ -74,10 +86,7 @@ def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = 
     )
     if row.state == DONE:
         job.outcome = "succeeded"
-        ack = log.record_at(row.result_offset)
-        if not isinstance(ack, Ack) or ack.id != row.id:
-            raise CorruptLogError(log.path, row.result_offset, f"this is not the ACK record of job {row.id!r}")
-        job.result = decode_payload(ack.result)
+        job.result = decode_payload(ack_record(log, row).result)
     return job
 
 

@@ -45,9 +45,10 @@ class Row:
     """What the projection holds of one job. Offsets are bytes in the live log; 0 means none.
 
     ``waits`` tells a job that is eligible from ``available_at`` on from one that is eligible at once, whatever the
-    clock says. ``holder``, ``started_at`` and ``extensions`` (how often it was extended) are those of the current
-    lease; ``deaths`` counts the workers that died while they ran the job. ``task`` is the name in a task's payload;
-    ``error_class`` and ``last_error`` (the beginning of it) are those of the last failed attempt: for filters, lists.
+    clock says. ``keep_until`` is until when the job is kept if it is finished, as far as that is known. ``holder``,
+    ``started_at`` and ``extensions`` (how often it was extended) are those of the current lease; ``deaths`` counts the
+    workers that died while they ran the job. ``task`` is the name in a task's payload; ``error_class`` and
+    ``last_error`` (the beginning of it) are those of the last failed attempt: for filters, lists.
     """
 
     seq: int
@@ -153,6 +154,7 @@ def _enqueue(state: State, record: Enqueue, offset: int) -> None:
             offset,
             task=task_name(record.payload),
             finished_at=record.finished_at,
+            keep_until=record.known_until,
         )
     )
 
@@ -222,7 +224,7 @@ def _ack(state: State, record: Ack, offset: int) -> None:
         row.lease_deadline = None
         _nobody_has(row)
         row.finished_at = record.at
-        row.keep_until = record.keep_until
+        row.keep_until = max(record.keep_until, row.keep_until or 0.0)
         row.result_offset = offset
         state.change(row, DONE)
 

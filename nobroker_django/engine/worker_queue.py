@@ -19,6 +19,7 @@ from .endings import Ended
 from .errors import JobNotFoundError, NobrokerError, NotLeasedError, StorageError
 from .job import Job, JobState
 from .liveness import Liveness
+from .once import Once
 from .queue import Queue
 from .records import Extend, Record, Started
 from .snapshots import STATE_OF
@@ -74,7 +75,7 @@ class Exchange:
             promise.drop()
 
 
-class WorkerQueue(Queue):
+class WorkerQueue(Queue, Once):
     """A queue as the processes of a worker use it: all of ``Queue``, and verbs for many jobs at a time."""
 
     _unsynced: tuple[int | None, Deadline] = (None, Deadline(0.0))  # what `sync_older` has seen, and when it is old

@@ -41,6 +41,7 @@ from .options import (
 )
 from .progress import Counts, LiveLine
 from .shutdown import NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
+from .sweeping import SweepChild, is_wanted
 from .upkeep import UpkeepChild, is_due
 from .watch import Watch
 
@@ -100,15 +101,21 @@ class Supervisor:
         self._stream = stream
         self._console = Console(stream, prefix=f"supervisor (pid {os.getpid()})", verbosity=options.verbosity)
         self._slots = [Slot(number + 1) for number in range(options.processes)]
-        self._upkeep = Slot(0)  # a process now and then
+        self._upkeep, self._sweeper = Slot(0), Slot(0)  # processes now and then
         self._budget = Budget(options.max_jobs)
         self._damaged = Damaged()
+        if options.drain:
+            for slot in self._slots:
+                slot.start_at = None  # until the outbox was swept
         self._watch = Watch(options.queues, self._console)
         self._live = LiveLine(stream if options.verbosity else None, self._counts, shared=True)
         self._at_start: tuple[int, int] | None = None  # jobs that were done and dead then
         self._stopping = False
         self._kill_at: float | None = None
         self._codes: set[int] = set()
+
+    def _all_slots(self) -> tuple[Slot, ...]:
+        return (*self._slots, self._upkeep, self._sweeper)
 
     def run(self) -> int:
         """Supervise until all children have ended; returns the command's exit code."""
@@ -147,10 +154,10 @@ class Supervisor:
     def _step(self) -> bool:
         """Start what is due, wait for the next event, deal with it; returns whether a child is left or to come."""
         now = time.monotonic()
-        for slot in (*self._slots, self._upkeep):
+        for slot in self._all_slots():
             if slot.start_at is not None and slot.start_at <= now:
                 self._start(slot)
-        moments = [slot.start_at for slot in (*self._slots, self._upkeep) if slot.start_at is not None]
+        moments = [slot.start_at for slot in self._all_slots() if slot.start_at is not None]
         moments += [self._kill_at] if self._kill_at is not None else []
         moments += [deadline for slot in self._slots for deadline, _ in slot.limits.values()]
         readers = {slot.notices.fd: slot for slot in self._slots if slot.notices is not None}
@@ -167,7 +174,7 @@ class Supervisor:
         self._watch.look(self._living())
         self._show_progress()
         working = any(slot.pid or slot.start_at is not None for slot in self._slots)
-        return working or bool(self._upkeep.pid)
+        return working or bool(self._upkeep.pid or self._sweeper.pid)
 
     def _show_progress(self) -> None:
         """On a terminal, one line that tells how the work is going."""
@@ -244,6 +251,10 @@ class Supervisor:
         if slot is self._upkeep and not is_due(self._options):
             slot.start_at = time.monotonic() + LOOK_SECONDS
             return
+        if slot is self._sweeper and not is_wanted():
+            self._swept()
+            return
+        first = slot.started == 0.0
         slot.start_at = None
         slot.started = time.monotonic()
         slot.stopped, slot.verdict = False, None
@@ -251,7 +262,7 @@ class Supervisor:
         heard, notices = os.pipe()
         slot.notices = Reader(heard)
         os.set_blocking(heard, False)
-        if slot is not self._upkeep:
+        if slot.number:
             slot.liveness = self._watch.register()
         for stream in (self._stream, sys.stdout, sys.stderr):
             _flush(stream)
@@ -260,23 +271,25 @@ class Supervisor:
         try:
             slot.pid = os.fork()
             if slot.pid == 0:
-                self._become_child(slot, reading, notices)
+                self._become_child(slot, reading, notices, first=first)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         os.close(reading)
         os.close(notices)
 
-    def _become_child(self, slot: Slot, reading: int, notices: int) -> None:
+    def _become_child(self, slot: Slot, reading: int, notices: int, *, first: bool) -> None:
         """In the new process: run the child and end without returning into the supervisor."""
         code = EXIT_BROKEN
         try:
             inherited = Inheritance(reading, notices, slot.liveness, self._budget, self._damaged)
             slot.liveness = {}
-            for other in (*self._slots, self._upkeep):
+            for other in self._all_slots():
                 other.close()
             os.set_blocking(reading, False)
             if slot is self._upkeep:
                 code = UpkeepChild(self._options, reading, self._stream).run()
+            elif slot is self._sweeper:
+                code = SweepChild(self._options, reading, self._stream, first=first).run()
             else:
                 code = Child(slot.number, self._options, inherited, self._stream).run()
         except BaseException:
@@ -298,11 +311,11 @@ class Supervisor:
             self._console.line(f"{why} again: giving running jobs back and ending now")
             self._kill_at = time.monotonic() + KILL_AFTER
             self._order(NOW)
-        for slot in (*self._slots, self._upkeep):
+        for slot in self._all_slots():
             slot.start_at = None
 
     def _order(self, order: bytes) -> None:
-        for slot in (*self._slots, self._upkeep):
+        for slot in self._all_slots():
             if slot.pid:
                 try:
                     os.write(slot.orders, order)
@@ -310,8 +323,9 @@ class Supervisor:
                     pass  # it is ending by itself
 
     def _kill(self) -> None:
-        if self._upkeep.pid:
-            os.kill(self._upkeep.pid, signal.SIGKILL)
+        for helper in (self._upkeep, self._sweeper):
+            if helper.pid:
+                os.kill(helper.pid, signal.SIGKILL)
         for slot in self._slots:
             if slot.pid:
                 self._console.warning(
@@ -323,7 +337,7 @@ class Supervisor:
     def _reap(self) -> None:
         """Collect the children that have ended; as process 1 of a container also the orphans that became ours."""
         # Elsewhere another part of this process may wait for children of its own.
-        slots = (*self._slots, self._upkeep)
+        slots = self._all_slots()
         wanted = [-1] if os.getpid() == 1 else [slot.pid for slot in slots if slot.pid]
         for pid in wanted:
             while changed := _collect(pid):
@@ -348,6 +362,10 @@ class Supervisor:
             slot.deaths = 0 if code == EXIT_STOPPED else min(slot.deaths + 1, 6)
             if not self._stopping:
                 slot.start_at = time.monotonic() + LOOK_SECONDS * 2**slot.deaths
+            return
+        if slot is self._sweeper:
+            slot.close()
+            self._swept()
             return
         verdict = slot.verdict
         if slot.sentence is not None:
@@ -375,6 +393,16 @@ class Supervisor:
             slot.start_at = time.monotonic()
             return
         self._restart(slot, pid, code)
+
+    def _swept(self) -> None:
+        """The outbox was swept; where all that is ready is to be run, that is waited for."""
+        if self._stopping:
+            self._sweeper.start_at = None
+            return
+        self._sweeper.start_at = time.monotonic() + LOOK_SECONDS
+        for slot in self._slots:
+            if not slot.pid and not slot.started and slot.start_at is None:
+                slot.start_at = time.monotonic()
 
     def _restart(self, slot: Slot, pid: int, code: int) -> None:
         lived = time.monotonic() - slot.started

@@ -7,7 +7,7 @@ import json
 import os
 
 from tests.settings import *  # noqa: F403
-from tests.settings import NOBROKER, RUN_DIR
+from tests.settings import INSTALLED_APPS, NOBROKER, RUN_DIR
 
 NOBROKER = {  # noqa: F811
     "DIR": str(RUN_DIR / "queues"),
@@ -16,3 +16,7 @@ NOBROKER = {  # noqa: F811
     "IMPORTS": ["tests.acceptance.jobs"],
     **json.loads(os.environ.get("NOBROKER_TESTS_OPTIONS", "{}")),
 }
+if not NOBROKER.get("OUTBOX"):
+    INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "nobroker_django.outbox"]
+if "NOBROKER_TESTS_DATABASE" in os.environ:
+    DATABASES["default"] = json.loads(os.environ["NOBROKER_TESTS_DATABASE"])  # noqa: F405

@@ -66,6 +66,7 @@ ENGINE_ORDER = [
     "deciding",
     "core",
     "adding",
+    "once",
     "endings",
     "leasing",
     "looking",

@@ -27,6 +27,7 @@ from tests.support.bytes import log_bytes, log_end
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS = ROOT / "nobroker_django" / "management" / "commands"
+OUTBOX_COMMANDS = ROOT / "nobroker_django" / "outbox" / "management" / "commands"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 
@@ -129,12 +130,13 @@ def test_the_documented_tree_of_errors_is_the_real_one():
 
 
 def command_names() -> set[str]:
-    return {path.stem for path in COMMANDS.glob("*.py")} - {"__init__"}
+    return {path.stem for path in (*COMMANDS.glob("*.py"), *OUTBOX_COMMANDS.glob("*.py"))} - {"__init__"}
 
 
 def own_options(name: str) -> set[str]:
     """The long options that a command adds to Django's own."""
-    parser = load_command_class("nobroker_django", name).create_parser("manage.py", name)
+    app = "nobroker_django" if (COMMANDS / f"{name}.py").exists() else "nobroker_django.outbox"
+    parser = load_command_class(app, name).create_parser("manage.py", name)
     plain = BaseCommand().create_parser("manage.py", name)
     ours, theirs = ({option for action in p._actions for option in action.option_strings} for p in (parser, plain))
     return {option for option in ours - theirs if option.startswith("--")}

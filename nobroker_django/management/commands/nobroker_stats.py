@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import Error as DatabaseError
 
+from nobroker_django import conf
 from nobroker_django.cli import arguments, looking
 from nobroker_django.commandline import NobrokerCommand
 
@@ -19,3 +21,15 @@ class Command(NobrokerCommand):
 
     def run(self, options: dict[str, Any]) -> None:
         looking.stats(self.context(options), options)
+        if conf.get_settings().outbox:
+            self._tell_of_the_outbox()
+
+    def _tell_of_the_outbox(self) -> None:
+        from nobroker_django.outbox import operating
+
+        try:
+            problems = operating.problems()
+        except DatabaseError as error:
+            problems = [f"the outbox could not be looked at: {error}"]
+        for problem in problems:
+            self.out.remark(problem)

@@ -11,6 +11,8 @@ from django.core.management import CommandError, call_command
 from nobroker_django import Queue, checks, task
 from nobroker_django.management.commands.nobroker_work import Command as Work
 from nobroker_django.mounts import Mount
+from nobroker_django.outbox import checks as outbox_checks
+from nobroker_django.outbox.models import OutboxRow
 from nobroker_django.registry import unregister
 
 pytestmark = pytest.mark.contract("DJ-10")
@@ -54,7 +56,8 @@ def test_nothing_is_found_where_nothing_is_wrong():
 
 
 def test_the_documented_ids_are_those_of_the_code_and_of_these_tests():
-    code = set(re.findall(r'"nobroker\.([EIW][0-9]{3})"', Path(checks.__file__).read_text()))
+    sources = Path(checks.__file__).read_text() + Path(outbox_checks.__file__).read_text()
+    code = set(re.findall(r'"nobroker\.([EIW][0-9]{3})"', sources))
     documented = re.findall(r"^\| `nobroker\.([EIW][0-9]{3})` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
     tested = set(re.findall(r'"([EIW][0-9]{3})"', Path(__file__).read_text()))
     assert code == {number for number, _ in documented} == tested
@@ -102,11 +105,34 @@ def test_a_missing_directory_setting_is_an_error_with_debug_off_only(settings, t
 
 
 def test_a_database_that_is_none(change):
-    change(DATABASE="other")
+    change(DATABASE="nobody")
     assert found() == ["E004"]
     assert "'default'" in text()
     change(DATABASE="default")
     assert found() == []
+
+
+def test_an_outbox_without_its_app(change, settings):
+    change(OUTBOX=True)
+    assert found() == []
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "nobroker_django.outbox"]
+    assert found() == ["E020"]
+    assert "migrate" in text()
+    change(OUTBOX=False)
+    assert found() == []
+
+
+@pytest.mark.django_db
+def test_rows_of_the_outbox_that_nobody_will_take():
+    def asked():
+        return [message.id for message in run_checks(tags=["database"], databases=["default"])]
+
+    row = {"queue": "default", "job_id": "a", "jobs": 1, "size_bytes": 1, "called_at": 0, "content": b""}
+    OutboxRow.objects.create(key="waits", known_until=4e9, **row)
+    assert asked() == []
+    OutboxRow.objects.create(key="old", known_until=1.0, **row)
+    (number,) = asked()
+    assert number.split(".")[1] == "W020"
 
 
 def test_durability_off(change, settings):

@@ -1,0 +1,70 @@
+"""The process that writes to the queues what stayed in the outbox: forked now and then, beside the workers.
+
+Invariant: the supervisor opens no connection to a database; this process does, and ends. It ends by itself: when it
+has swept every database, when it is told to, and when the supervisor is gone. Killed at any moment, it has lost and
+doubled nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TextIO
+
+from django.apps import apps
+from django.db import Error as DatabaseError
+
+from nobroker_django.queues import close_queues
+
+from .console import Console
+from .options import EXIT_STOPPED, WorkerOptions
+from .shutdown import STOP_SIGNALS, SignalPipe, wait_readable
+
+
+def is_wanted() -> bool:
+    """Whether there may be an outbox: its app is installed, whatever the setting is by now."""
+    return apps.is_installed("nobroker_django.outbox")
+
+
+class SweepChild:
+    """Runs in the forked process. ``orders`` is the reading end of the supervisor's pipe to it."""
+
+    def __init__(self, options: WorkerOptions, orders: int, stream: TextIO | None, *, first: bool) -> None:
+        self._orders = orders
+        self._first = first
+        self._console = Console(stream, prefix=f"outbox (pid {os.getpid()})", verbosity=options.verbosity)
+
+    def run(self) -> int:
+        """Sweep every database; returns the exit code."""
+        from nobroker_django.outbox import sweeping
+
+        self._signals = SignalPipe(STOP_SIGNALS)
+        try:
+            for database in sweeping.databases():
+                self._sweep(database)
+        except DatabaseError as error:
+            if not self._is_stopped():
+                self._console.warning(f"a database could not be asked for rows of the outbox: {error}")
+        finally:
+            close_queues()
+        return EXIT_STOPPED
+
+    def _sweep(self, database: str) -> None:
+        """One database, which may fail without keeping the others from being swept."""
+        from nobroker_django.outbox import sweeping
+
+        try:
+            swept = sweeping.sweep(database, young=sweeping.YOUNG_SECONDS, give_up=self._is_stopped)
+            problem = sweeping.standing(database).problem() if self._first or swept.parked else None
+        except DatabaseError as error:
+            if not self._is_stopped():
+                self._console.warning(f"the outbox of database {database!r} could not be swept: {error}")
+            return
+        if swept.rows:
+            self._console.line(f"database {database!r}: {swept.jobs} jobs of committed transactions written")
+        for queue, error_text in swept.failed.items():
+            self._console.warning(f"{queue}: what is in the outbox of {database!r} could not be written: {error_text}")
+        if problem is not None:
+            self._console.warning(f"the outbox of database {database!r} has rows that need somebody: {problem}")
+
+    def _is_stopped(self) -> bool:
+        return bool(wait_readable((self._orders, self._signals.fd), 0.0))
