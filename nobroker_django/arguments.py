@@ -13,14 +13,13 @@ from itertools import chain, repeat
 from typing import Any
 
 from .annotations import AmbiguousError, UnresolvedError, UnsupportedError, converter_of
+from .binding import Binding
 from .converters import Converter
 from .engine.errors import SerializationError, TaskArgumentError
 from .misfits import Misfit
 from .roundtrip import named
 
 Parameter = inspect.Parameter
-_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class ArgumentError(SerializationError, TaskArgumentError):
@@ -55,7 +54,7 @@ class Arguments:
     """
 
     def __init__(self, task: str, signature: inspect.Signature, namespace: Mapping[str, Any] | None) -> None:
-        self.signature = signature
+        self.binding = Binding(signature)
         self._task = task
         self._namespace = namespace
         self._converters: dict[str, Converter | None] = {}
@@ -63,10 +62,6 @@ class Arguments:
         self._late: dict[str, str] = {}
         for parameter in signature.parameters.values():
             self._settle(parameter)
-        positional = [item for item in signature.parameters.values() if item.kind in _POSITIONAL]
-        self._positional = [item.name for item in positional]
-        self._named = {item.name for item in signature.parameters.values() if item.kind in _NAMED}
-        self._rest = {item.kind: item.name for item in signature.parameters.values()}
         self._free = not self._unresolved and not any(self._converters.values())
 
     def to_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -76,10 +71,10 @@ class Arguments:
             TaskArgumentError: they do not fit the signature or their annotations, see also its subclasses.
         """
         try:
-            self.signature.bind(*args, **kwargs)
+            self.binding.check(args, kwargs)
         except TypeError as error:
             raise TaskArgumentError(
-                f"{self._task}{self.signature}: {error}. Nothing was stored.", task=self._task
+                f"{self._task}{self.binding.signature}: {error}. Nothing was stored.", task=self._task
             ) from None
         try:
             return self._converted(args, kwargs, Converter.to_json)
@@ -94,15 +89,11 @@ class Arguments:
         Raises:
             TypeError: they do not fit the signature or their annotations.
         """
-        self.signature.bind(*args, **kwargs)
+        self.binding.check(args, kwargs)
         try:
             return self._converted(args, kwargs, Converter.from_json)
         except _Misplaced as found:
             raise TypeError(f"{found.misfit.path}: {found.misfit.reason}") from None
-
-    def is_converted(self, parameter: str) -> bool:
-        """Whether the parameter has an annotation that says more than "any JSON"."""
-        return self._converters.get(parameter) is not None
 
     def unusable(self) -> dict[str, str]:
         """Parameters for which no value can be passed although somebody may pass one, and why; looked up again now."""
@@ -116,26 +107,25 @@ class Arguments:
             return list(args), dict(kwargs)
         if self._unresolved:
             self._look_up_again()
-        converters, given = self._converters, len(self._positional)
-        rest, others = self._rest.get(Parameter.VAR_POSITIONAL, ""), self._rest.get(Parameter.VAR_KEYWORD, "")
-        values = []
-        for index, (value, name) in enumerate(zip(args, chain(self._positional, repeat(rest)), strict=False)):
+        converters, binding = self._converters, self.binding
+        values = list(args)
+        for index, (value, name) in enumerate(
+            zip(args, chain(binding.positional, repeat(binding.rest)), strict=False)
+        ):
             converter = converters[name]
             if converter is not None and type(value) not in converter.exact:
-                value = _placed(convert, converter, value, name if index < given else f"{rest}[{index - given}]")
-            values.append(value)
-        named_values = {}
+                values[index] = _placed(convert, converter, value, binding.shown(index))
+        named_values = dict(kwargs)
         for name, value in kwargs.items():
-            converter = converters[name if name in self._named else others]
+            converter = converters[name if name in binding.named else binding.others]
             if converter is not None and type(value) not in converter.exact:
-                value = _placed(convert, converter, value, name)
-            named_values[name] = value
+                named_values[name] = _placed(convert, converter, value, name)
         return values, named_values
 
     def _look_up_again(self) -> None:
         for name in list(self._unresolved):
             try:
-                self._settle(self.signature.parameters[name])
+                self._settle(self.binding.signature.parameters[name])
             except AnnotationError as error:  # a class that came later, and cannot be passed
                 self._late[name] = str(error).rstrip(".")
                 self._refuse(name, self._late[name])

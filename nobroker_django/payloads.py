@@ -7,7 +7,6 @@ naming task and parameter. What a worker reads may come from anywhere: everythin
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +60,7 @@ def freeze(payload: Payload, arguments: Arguments) -> Payload:
 def explain(error: SerializationError, payload: Payload, arguments: Arguments) -> ArgumentError:
     """The engine's refusal of ``payload`` in the words of the call: which parameter of which task."""
     task = payload["task"]
-    for name, value in _by_parameter(payload, arguments.signature):
+    for name, value in arguments.binding.by_parameter(payload["args"], payload["kwargs"]):
         try:
             encode_payload(value, what=name)
         except SerializationError as found:
@@ -85,19 +84,3 @@ def parse(payload: Any) -> StoredCall:
 
 def _annotation_hint(value: Any) -> str:
     return " Annotate the parameter with its type, and it arrives in that type." if is_known(value) else ""
-
-
-def _by_parameter(payload: Payload, signature: inspect.Signature) -> list[tuple[str, Any]]:
-    """Every argument with the name of the parameter that takes it, in the order of the call."""
-    names: list[str] = []
-    rest = ""
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            rest = parameter.name
-    named = [
-        (names[index] if index < len(names) else f"{rest}[{index - len(names)}]", value)
-        for index, value in enumerate(payload["args"])
-    ]
-    return named + list(payload["kwargs"].items())
