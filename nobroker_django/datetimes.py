@@ -7,7 +7,7 @@ refused at the call.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 from django.utils import timezone
@@ -50,3 +50,9 @@ def instant(run_after: datetime, option: str = "run_after") -> float:
             option, f"{run_after.isoformat()} lies beyond the year 9999 in UTC. Nothing was stored."
         )
     return seconds
+
+
+def moment(seconds: float) -> datetime:
+    """Unix seconds as Django shows them: aware in UTC with ``USE_TZ``, else naive in ``TIME_ZONE``."""
+    aware = datetime.fromtimestamp(seconds, UTC)
+    return aware if settings.USE_TZ else timezone.make_naive(aware, timezone.get_default_timezone())

@@ -12,13 +12,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
+from django.utils.module_loading import import_string
 
-from . import conf, payloads, registry
+from . import announcing, compat, conf, payloads, registry
 from .annotations import namespace_of
 from .arguments import Arguments
+from .datetimes import moment
 from .engine.backoff import BackoffPolicy
 from .engine.errors import InvalidOptionError
 from .enqueueing import enqueue_all, enqueue_one
@@ -56,7 +58,10 @@ class Task(Generic[P, R]):
         options: CallOptions,
         backoff: BackoffPolicy | None,
         limits: Limits,
+        takes_context: bool = False,
+        source: Any = None,
     ) -> None:
+        """Args: ``source`` is the object of Django's ``@task`` that this one stands for."""
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
@@ -64,10 +69,15 @@ class Task(Generic[P, R]):
         self.options = options
         self.backoff = backoff
         self.limits = limits
-        self.signature = inspect.signature(function)
+        self.takes_context = takes_context
+        self.source = source
+        signature = inspect.signature(function)
+        if takes_context:  # not the caller's to give
+            signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        self.signature = signature
         namespace = namespace_of(function)
-        self.arguments = Arguments(name, self.signature, namespace)
-        self.return_values = ReturnValues(self.signature.return_annotation, namespace)
+        self.arguments = Arguments(name, signature, namespace)
+        self.return_values = ReturnValues(signature.return_annotation, namespace)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now, as without the decorator."""
@@ -76,10 +86,75 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.function.__module__, self.function.__qualname__, self.options)
+
     @property
     def location(self) -> str:
         """Module path and qualified name of the function."""
         return _location(self.function)
+
+    # What Django's ``Task`` has besides, for code that gets one of ours in the place of it.
+
+    @property
+    def func(self) -> Callable[P, R]:
+        """The function."""
+        return self.function
+
+    @property
+    def module_path(self) -> str:
+        """The same as ``location``."""
+        return self.location
+
+    @property
+    def priority(self) -> int:
+        """-100 to 100, higher runs first."""
+        return self.options.priority
+
+    @property
+    def queue_name(self) -> str:
+        """The queue of the next calls."""
+        return self.options.queue_name
+
+    @property
+    def run_after(self) -> datetime | timedelta | None:
+        """The moment from which on the next calls may run, or how long after the enqueue."""
+        if self.options.run_after is not None:
+            return moment(self.options.run_after)
+        return None if self.options.delay is None else timedelta(seconds=self.options.delay)
+
+    @property
+    def backend(self) -> str:
+        """The alias in ``TASKS`` under which its jobs are announced; empty: ``TASKS`` has no backend of ours."""
+        return announcing.alias() if self.source is None else self.source.backend
+
+    def get_backend(self) -> Any:
+        """The backend of that alias.
+
+        Raises:
+            InvalidTaskBackend: there is none.
+        """
+        return compat.task_backends[self.backend]
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function here and now; a coroutine function to its end."""
+        if inspect.iscoroutinefunction(self.function):
+            return async_to_sync(self.function)(*args, **kwargs)
+        return self.function(*args, **kwargs)
+
+    async def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """``call()`` without blocking the event loop."""
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(*args, **kwargs)
+        return await sync_to_async(self.function)(*args, **kwargs)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[R]:
         """Store a call for the workers; on disk when this returns, or after the commit of the open transaction.
@@ -272,8 +347,27 @@ def task(
     return decorate if function is None else decorate(function)
 
 
+def _restored(module: str, name: str, options: CallOptions) -> Task[Any, Any]:
+    """A task that was pickled, found again by where its function is."""
+    found = import_string(f"{module}.{name}")
+    if not isinstance(found, Task):
+        raise ValueError(f"{module}.{name} is no task.")
+    task = copy.copy(found)
+    task.options = options
+    return task
+
+
 def _location(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
+
+
+def named(function: Callable[..., Any], name: str | None, aliases: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """The name and the aliases of a task.
+
+    Raises:
+        InvalidOptionError: as ``task``.
+    """
+    return _name(function, name), _names(aliases)
 
 
 def _name(function: Callable[..., Any], name: str | None) -> str:

@@ -1,16 +1,25 @@
 """Importing what defines tasks: the ``tasks`` module of each installed app, and ``NOBROKER["IMPORTS"]``.
 
 Only workers do this; a web process imports what it enqueues. A module that is missing is no error, a module that
-fails to import is: a worker without it would call its tasks unknown.
+fails to import is: a worker without it would call its tasks unknown. A name that is still unknown may be the path of
+a task in another module, which is then imported, once.
 """
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 
-from . import conf
+from . import compat, conf, registry
+
+if TYPE_CHECKING:
+    from .decorators import Task
+
+logger = logging.getLogger("nobroker_django")
+_tried: set[str] = set()
 
 
 def discover() -> None:
@@ -22,3 +31,24 @@ def discover() -> None:
     autodiscover_modules("tasks")
     for name in conf.get_settings().imports:
         import_module(name)
+
+
+def find_or_import(name: str) -> Task[Any, Any] | None:
+    """The task of that name; if none is known, the module that the name may be a path into is imported.
+
+    Nothing but a task is taken from there, and no other attribute of it is touched.
+    """
+    task = registry.find(name)
+    if task is None and "." in name and name not in _tried:
+        _tried.add(name)
+        try:
+            found = import_string(name)
+        except ImportError:
+            found = None
+        except Exception:
+            logger.exception("The module of the task %s cannot be imported", name)
+            found = None
+        if compat.is_django_task(found):
+            found.get_backend().validate_task(found)  # which registers it, where the backend is ours
+        task = registry.find(name)
+    return task

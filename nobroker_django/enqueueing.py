@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import conf, payloads, transactions
+from . import announcing, conf, payloads, transactions
 from .engine.errors import InvalidOptionError, JobConflictError, SerializationError
 from .engine.job import Job, new_job_id
 from .engine.once import Entry
@@ -40,11 +40,13 @@ def enqueue_one(task: Task[Any, R], args: Sequence[Any], kwargs: Mapping[str, An
             job = write.one(payload, options.job_id)
         except SerializationError as error:
             raise payloads.explain(error, payload, task.arguments) from None
-        return JobResult(task, options.queue_name, job.id, job)
+        done: JobResult[R] = JobResult(task, options.queue_name, job.id, job)
+        announcing.enqueued(done)
+        return done
 
     frozen = payloads.freeze(payload, task.arguments)
     job_id = options.job_id if options.job_id is not None else new_job_id()
-    result: JobResult[R] = JobResult(task, options.queue_name, job_id)
+    result: JobResult[R] = JobResult(task, options.queue_name, job_id, payload=frozen)
     write.later([frozen], [job_id], [result])
     return result
 
@@ -64,10 +66,16 @@ def enqueue_all(task: Task[Any, R], many: list[payloads.Payload]) -> list[JobRes
     if not many:
         return []
     if not write.deferred:
-        return [JobResult(task, options.queue_name, job.id, job) for job in write.all(many, None)]
+        stored = [JobResult(task, options.queue_name, job.id, job) for job in write.all(many, None)]
+        for result in stored:
+            announcing.enqueued(result)
+        return stored
 
     job_ids = [new_job_id() for _ in many]
-    results: list[JobResult[R]] = [JobResult(task, options.queue_name, job_id) for job_id in job_ids]
+    results: list[JobResult[R]] = [
+        JobResult(task, options.queue_name, job_id, payload=frozen)
+        for job_id, frozen in zip(job_ids, many, strict=True)
+    ]
     write.later(many, job_ids, results)
     return list(results)  # the caller may change its list; the commit needs ours
 
@@ -100,6 +108,8 @@ class _Write:
         def written(jobs: Sequence[Job]) -> None:
             for result, job in zip(results, jobs, strict=True):
                 result._written(job)
+            for result in results:
+                announcing.enqueued(result)
 
         def refused(error: JobConflictError) -> None:
             for result in results:

@@ -16,21 +16,26 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.cache import caches
 from django.db import close_old_connections, connections
+from msgspec.structs import replace
 
-from . import conf, payloads, registry
+from . import announcing, compat, conf, payloads, registry
 from .current import CurrentJob, running
 from .decorators import Task
+from .discovery import find_or_import
 from .engine.endings import Ended
 from .engine.errors import NobrokerError, SerializationError
 from .engine.failures import in_one_line
-from .engine.job import Job, JobState
+from .engine.job import Job, JobError, JobState
+from .engine.payload import decode_payload
 from .engine.worker_queue import Settled, WorkerQueue
 from .limits import Limits, limits_of
+from .results import JobResult, result_of
 from .worker.soft_limits import SoftLimits, run_limited
 
 soft_limits = SoftLimits()
@@ -111,20 +116,22 @@ class Performed:
 
 def perform(queue: str, job: Job, guard: Guard | None = None) -> Performed:
     """Run a job that was leased from a queue in this thread. Only an interpreter that goes down makes this raise."""
-    run = _Run(job)
+    run = _Run(queue, job)
+    context = contextvars.Context()
     _close_connections_safely()
     try:
         task, call = run.resolve()
-        context = contextvars.Context()
         context.run(running.set, CurrentJob(job.id, task.name, queue, job.attempts))
+        context.run(run.announce_start)
         try:
             with guard(task) if guard is not None else nullcontext():
-                run.value = context.run(_call, task, call)
+                run.value = context.run(_call, task, call, run.context)
         finally:
             context.run(caches.close_all)  # Django keeps its cache connections in context variables too
     except BaseException as error:
         run.failure = error
     run.end_if_forked()
+    context.run(run.announce_end)
     _close_connections_safely()
     return run.performed()
 
@@ -135,21 +142,27 @@ async def perform_async(queue: str, job: Job, guard: AsyncGuard | None = None) -
     Args:
         guard: awaited with the task and its coroutine in place of the coroutine alone.
     """
-    run = _Run(job)
+    run = _Run(queue, job)
     try:
         task, call = run.resolve()
         running.set(CurrentJob(job.id, task.name, queue, job.attempts))
         async with ThreadSensitiveContext() as threads:
             try:
-                coroutine = task.function(*call.args, **call.kwargs)
-                value = await (coroutine if guard is None else guard(task, coroutine))
-                run.value = task.return_values.to_json(value)
+                await announcing.off_the_loop(run.announce_start)
+                try:
+                    coroutine = task.function(*run.context, *call.args, **call.kwargs)
+                    value = await (coroutine if guard is None else guard(task, coroutine))
+                    run.value = task.return_values.to_json(value)
+                except BaseException as error:
+                    run.failure = error
+                run.end_if_forked()
+                await announcing.off_the_loop(run.announce_end)
             finally:
                 caches.close_all()
                 if threads in SyncToAsync.context_to_thread_executor:  # it has called what is not asynchronous
                     await sync_to_async(_close_all_connections)()
     except BaseException as error:
-        run.failure = error
+        run.failure = run.failure or error
     run.end_if_forked()
     return run.performed()
 
@@ -157,17 +170,22 @@ async def perform_async(queue: str, job: Job, guard: AsyncGuard | None = None) -
 class _Run:
     """One delivery on its way."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, queue: str, job: Job) -> None:
+        self._queue = queue
         self._job = job
         self._started = time.monotonic()
         self._process = os.getpid()
         self._task: Task[Any, Any] | None = None
+        self._announced: JobResult[Any] | None = None
+        self.context: tuple[Any, ...] = ()
         self.value: Any = None
         self.failure: BaseException | None = None
 
     def resolve(self) -> tuple[Task[Any, Any], payloads.StoredCall]:
         """The task and the call; see ``_resolve``."""
         self._task, call = _resolve(self._job)
+        if self._task.takes_context:
+            self.context = (compat.TaskContext(task_result=result_of(self._task, self._queue, self._job)),)
         return self._task, call
 
     def end_if_forked(self) -> None:
@@ -175,18 +193,40 @@ class _Run:
         if os.getpid() != self._process:
             _end_forked_process(self.failure)
 
+    def announce_start(self) -> None:
+        """Tell Django's receivers that the attempt begins."""
+        if self._task is not None and self._task.backend in announcing.senders():
+            self._announced = result_of(self._task, self._queue, self._job)
+            announcing.started(self._announced)
+
+    def announce_end(self) -> None:
+        """Tell them that the job has ended, if it has: another attempt may follow."""
+        if self._announced is None or self._task is None:
+            return
+        try:
+            ended = as_ended(self._job, self.ended)
+            if ended is not None:
+                announcing.finished(result_of(self._task, self._queue, ended))
+        finally:
+            caches.close_all()
+
     def performed(self) -> Performed:
         """What is to be told."""
-        name = _shown_name(self._job) if self._task is None else self._task.name
-        return Performed(self._job, name, time.monotonic() - self._started, self._ended(name))
+        return Performed(self._job, self._name, time.monotonic() - self._started, self.ended)
 
-    def _ended(self, name: str) -> Ended:
+    @property
+    def _name(self) -> str:
+        return _shown_name(self._job) if self._task is None else self._task.name
+
+    @cached_property
+    def ended(self) -> Ended:
+        """How it went, once it has."""
         job, failure = self._job, self.failure
         if failure is None:
             try:
                 return Ended.succeeded(job, self.value)
             except SerializationError as error:
-                failure = ReturnValueError(name, error)
+                failure = ReturnValueError(self._name, error)
         if isinstance(failure, payloads.NotATaskError):
             return Ended.failed(job, failure, final=True)
         if isinstance(failure, UnknownTaskError):
@@ -197,6 +237,19 @@ class _Run:
         return Ended.failed(job, failure, delay=delay)
 
 
+def as_ended(job: Job, ended: Ended) -> Job | None:
+    """The job as it will be once its outcome is recorded; None: another attempt will follow."""
+    now = time.time()
+    if ended.result is not None:
+        value = decode_payload(ended.result)
+        return replace(job, state=JobState.DONE, outcome="succeeded", result=value, finished_at=now)
+    if ended.failure is None or not (ended.final or job.attempts >= job.max_attempts):
+        return None
+    failure = ended.failure
+    error = JobError(job.attempts, now, failure.error_class, failure.message, failure.traceback)
+    return replace(job, state=JobState.DEAD, finished_at=now, errors=[*job.errors, error], last_error=error.text)
+
+
 def is_coroutine(job: Job) -> bool:
     """Whether the job's task is a coroutine function."""
     payload = job.payload
@@ -204,12 +257,6 @@ def is_coroutine(job: Job) -> bool:
         registry.find(payload["task"]) if isinstance(payload, dict) and isinstance(payload.get("task"), str) else None
     )
     return task is not None and inspect.iscoroutinefunction(task.function)
-
-
-def has_coroutines() -> bool:
-    """Whether any task that is known here is a coroutine function."""
-    tasks = map(registry.find, registry.names())
-    return any(task is not None and inspect.iscoroutinefunction(task.function) for task in tasks)
 
 
 def report_of(performed: Performed, settled: Settled) -> Report:
@@ -280,7 +327,7 @@ def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
         ArgumentsChangedError: the function takes other arguments.
     """
     call = payloads.parse(job.payload)
-    task = registry.find(call.task)
+    task = find_or_import(call.task)
     if task is None:
         raise UnknownTaskError(call.task, conf.get_settings().unknown_task_delay)
     try:
@@ -293,8 +340,11 @@ def _resolve(job: Job) -> tuple[Task[Any, Any], payloads.StoredCall]:
     return task, payloads.StoredCall(call.task, args, kwargs)
 
 
-def _call(task: Task[Any, Any], call: payloads.StoredCall) -> Any:
-    return task.return_values.to_json(task.function(*call.args, **call.kwargs))
+def _call(task: Task[Any, Any], call: payloads.StoredCall, context: tuple[Any, ...]) -> Any:
+    function: Any = task.function
+    if inspect.iscoroutinefunction(function):  # it was not known yet when the job was put into this thread
+        function = async_to_sync(function)
+    return task.return_values.to_json(function(*context, *call.args, **call.kwargs))
 
 
 def _end_forked_process(failure: BaseException | None) -> NoReturn:

@@ -5,6 +5,7 @@ Invariant: a name, or an alias, stands for one function. A worker finds here wha
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _tasks: dict[str, Task[Any, Any]] = {}
+_coroutines = False
 
 
 def register(task: Task[Any, Any]) -> None:
@@ -25,6 +27,7 @@ def register(task: Task[Any, Any]) -> None:
     Raises:
         InvalidOptionError: another function has one of the names.
     """
+    global _coroutines
     with _lock:
         for name in (task.name, *task.aliases):
             known = _tasks.get(name)
@@ -36,6 +39,12 @@ def register(task: Task[Any, Any]) -> None:
                 )
         for name in (task.name, *task.aliases):
             _tasks[name] = task
+        _coroutines = _coroutines or inspect.iscoroutinefunction(task.function)
+
+
+def has_coroutines() -> bool:
+    """Whether a task that is a coroutine function was ever registered here."""
+    return _coroutines
 
 
 def find(name: str) -> Task[Any, Any] | None:

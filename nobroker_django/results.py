@@ -1,18 +1,25 @@
 """What a caller holds of an enqueued job: its id, whether it was new, how it stands, what it returned.
 
-Shaped like ``TaskResult`` of Django's task framework: ``status`` has its four values and changes only on
-``refresh()``. Invariant: the id never changes; everything else is a snapshot of the last look into the queue.
+Where the project has Django's task framework, a ``JobResult`` is one of its ``TaskResult`` objects, with all of their
+attributes; elsewhere it has the same ones. Invariant: the id never changes; everything else is a snapshot of the last
+look into the queue, which ``refresh()`` repeats.
 """
 
 from __future__ import annotations
 
+import builtins
 import enum
 import time
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.utils.module_loading import import_string
 
-from .engine.errors import InvalidOptionError, JobConflictError, NobrokerError
+from . import compat
+from .datetimes import moment
+from .engine.errors import InvalidOptionError, JobConflictError, JobNotFoundError, NobrokerError
 from .engine.job import Job, JobError, JobState
 from .queues import get_queue
 
@@ -24,16 +31,79 @@ R = TypeVar("R")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
-class JobStatus(str, enum.Enum):
-    """The values of Django's ``TaskResultStatus``. A job that waits for another attempt is ``READY``."""
+if TYPE_CHECKING:
+    # To a type checker the result is ours alone: its types are narrower than those of Django's frozen dataclass.
+    class _TaskResult: ...
 
-    READY = "READY"
-    RUNNING = "RUNNING"
-    SUCCESSFUL = "SUCCESSFUL"
-    FAILED = "FAILED"
+    class _TaskError: ...
 
-    def __str__(self) -> str:
-        return self.value
+    class _DoesNotExist(Exception): ...
+
+else:
+    _TaskResult, _TaskError, _DoesNotExist = compat.TaskResult, compat.TaskError, compat.TaskResultDoesNotExist
+
+if compat.AVAILABLE and not TYPE_CHECKING:
+    JobStatus = compat.TaskResultStatus
+else:
+
+    class JobStatus(str, enum.Enum):
+        """The values of Django's ``TaskResultStatus``. A job that waits for another attempt is ``READY``."""
+
+        READY = "READY"
+        RUNNING = "RUNNING"
+        SUCCESSFUL = "SUCCESSFUL"
+        FAILED = "FAILED"
+
+        def __str__(self) -> str:
+            return self.value
+
+
+class NoException(Exception):
+    """In ``AttemptError.exception_class``: the attempt ended otherwise, its worker died or its lease was over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptError(_TaskError):
+    """One failed attempt: a ``TaskError`` of Django's, and what is known beyond it.
+
+    ``at`` is Unix time; ``error_class``, ``message`` and ``traceback`` are cut as the log has them.
+    """
+
+    exception_class_path: str
+    traceback: str
+    attempt: int
+    at: float
+    error_class: str | None
+    message: str | None
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class, imported.
+
+        Raises:
+            ImportError: it is not there (any more), or not at the top of a module.
+            ValueError: something else has that name.
+        """
+        found = import_string(self.exception_class_path)
+        if not (isinstance(found, type) and issubclass(found, BaseException)):
+            raise ValueError(f"{self.exception_class_path!r} is no exception class.")
+        return found
+
+    @classmethod
+    def of(cls, error: JobError) -> Self:
+        """The failed attempt of a job."""
+        name = error.error_class or ""
+        if "." not in name:
+            known = isinstance(getattr(builtins, name, None), type)
+            name = f"builtins.{name}" if known else f"{NoException.__module__}.{NoException.__qualname__}"
+        return cls(
+            exception_class_path=name,
+            traceback=error.traceback or error.text or "",
+            attempt=error.attempt,
+            at=error.at,
+            error_class=error.error_class,
+            message=error.message,
+        )
 
 
 class ResultNotAvailableError(NobrokerError, ValueError):
@@ -42,31 +112,66 @@ class ResultNotAvailableError(NobrokerError, ValueError):
     stored = True
 
 
+class ResultNotFoundError(JobNotFoundError, _DoesNotExist):
+    """The queue knows no such job (yet, or any more); also Django's ``TaskResultDoesNotExist``, where that is."""
+
+
 class WaitTimeoutError(NobrokerError, TimeoutError):
     """The job did not finish in the time that the caller wanted to wait; it stays in the queue."""
 
     stored = True
 
 
-class JobResult(Generic[R]):
+class JobResult(_TaskResult, Generic[R]):
     """One enqueued call of a task that returns ``R``.
 
     ``id`` is known at once. ``created`` is True for a new job, False where the id was known already, and None
     while the job waits for the commit of its transaction. ``conflict`` is the error, found at that commit, of an
-    id that is taken by other work.
+    id that is taken by other work. ``task`` is what was enqueued: an object of our ``@task``, or of Django's.
+    ``backend`` is the alias in ``TASKS`` of the backend that announces the job, empty if there is none.
     """
 
-    def __init__(self, task: Task[Any, R], queue_name: str, job_id: str, job: Job | None = None) -> None:
+    if not TYPE_CHECKING:
+        __setattr__ = object.__setattr__  # Django's is frozen
+        __delattr__ = object.__delattr__
+
+    def __init__(
+        self,
+        task: Task[Any, R],
+        queue_name: str,
+        job_id: str,
+        job: Job | None = None,
+        *,
+        payload: Any = None,
+    ) -> None:
         self.id = job_id
+        self.task: Any = task if task.source is None else task.source
         self.task_name = task.name
         self._return_values = task.return_values
         self.queue_name = queue_name
+        self.backend: str = task.backend
         self.created: bool | None = job.created if job is not None else None
         self.conflict: JobConflictError | None = None
+        self._payload = payload if job is None else job.payload
         self._job = job
 
     def __repr__(self) -> str:
         return f"<JobResult {self.id} of {self.task_name} in {self.queue_name}: {self.status}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobResult) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def _facts(self) -> tuple[Any, ...]:
+        times = (self.enqueued_at, self.last_attempted_at, self.finished_at)
+        return self.id, self.queue_name, self.task, self.status, self.args, self.kwargs, times, self.errors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = self.__dict__ | {"id": self.id, "task": self.task, "backend": self.backend}
+        del kept["_return_values"]
+        return _restored, (kept,)
 
     @property
     def status(self) -> JobStatus:
@@ -91,9 +196,50 @@ class JobResult(Generic[R]):
         return self._job.attempts if self._job is not None else 0
 
     @property
-    def errors(self) -> list[JobError]:
+    def errors(self) -> list[AttemptError]:
         """The failed attempts, oldest first."""
-        return list(self._job.errors) if self._job is not None else []
+        return [AttemptError.of(error) for error in self._job.errors] if self._job is not None else []
+
+    @property
+    def args(self) -> list[Any]:
+        """The positional arguments, as JSON has them."""
+        args = self._payload.get("args") if isinstance(self._payload, dict) else None
+        return list(args) if isinstance(args, list) else []
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments, as JSON has them."""
+        kwargs = self._payload.get("kwargs") if isinstance(self._payload, dict) else None
+        return dict(kwargs) if isinstance(kwargs, dict) else {}
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        """When the job was written; None while it waits for the commit."""
+        return _moment(self._job.enqueued_at) if self._job is not None else None
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the last attempt began, as far as that is recorded."""
+        return _moment(self._job.started_at) if self._job is not None else None
+
+    @property
+    def last_attempted_at(self) -> datetime | None:
+        """The same as ``started_at``."""
+        return self.started_at
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When the job succeeded, or became a dead letter."""
+        return _moment(self._job.finished_at) if self._job is not None else None
+
+    @property
+    def worker_ids(self) -> list[str]:
+        """Who had the deliveries that are on record, oldest first."""
+        return []
+
+    @property
+    def _return_value(self) -> Any:
+        return self._job.result if self._job is not None else None
 
     @property
     def return_value(self) -> R:
@@ -112,12 +258,12 @@ class JobResult(Generic[R]):
         """Look into the queue again.
 
         Raises:
-            JobNotFoundError: not written yet (or rolled back), or finished and compacted away.
+            ResultNotFoundError: not written yet (or rolled back), or finished and compacted away.
             JobConflictError: the id belongs to other work (found at the commit).
         """
         if self.conflict is not None:
             raise self.conflict
-        self._job = get_queue(self.queue_name).get(self.id)
+        self._job = look_up(self.queue_name, self.id)
 
     async def arefresh(self) -> None:
         """``refresh()`` without blocking the event loop."""
@@ -131,7 +277,7 @@ class JobResult(Generic[R]):
 
         Raises:
             WaitTimeoutError: not finished in time.
-            JobNotFoundError: as ``refresh()``; in the transaction that enqueued the job it is not there yet.
+            ResultNotFoundError: as ``refresh()``; in the transaction that enqueued the job it is not there yet.
         """
         end = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_PAUSE
@@ -164,14 +310,57 @@ def load_result(task: Task[Any, R], queue_name: str, job_id: str) -> JobResult[R
     """The result of a job that was enqueued before, perhaps by another process.
 
     Raises:
-        JobNotFoundError: the queue knows no such job.
+        ResultNotFoundError: the queue knows no such job.
         InvalidOptionError: the job belongs to another task, or there is no such queue.
     """
-    job = get_queue(queue_name).get(job_id)
-    name = job.payload.get("task") if isinstance(job.payload, dict) else None
-    if name not in (task.name, *task.aliases):
+    job = look_up(queue_name, job_id)
+    if name_in(job) not in (task.name, *task.aliases):
         raise InvalidOptionError("job_id", f"job {job_id!r} of queue {queue_name!r} is no call of {task.name}")
-    result: JobResult[R] = JobResult(task, queue_name, job_id, job)
+    return JobResult(task, queue_name, job_id, job)
+
+
+def result_of(task: Task[Any, R], queue_name: str, job: Job) -> JobResult[R]:
+    """The result of a job as it is, with a ``task`` that has the job's queue and priority."""
+    result: JobResult[R] = JobResult(task, queue_name, job.id, job)
+    shown = result.task
+    if (shown.queue_name, shown.priority) != (queue_name, job.priority):
+        try:
+            result.task = shown.using(queue_name=queue_name, priority=job.priority)
+        except Exception:
+            pass  # the queue is not in the settings any more, or the job was enqueued by other means
+    return result
+
+
+def look_up(queue_name: str, job_id: str) -> Job:
+    """A job by its id.
+
+    Raises:
+        ResultNotFoundError: the queue knows no such job.
+    """
+    try:
+        return get_queue(queue_name).get(job_id)
+    except JobNotFoundError as error:
+        raise ResultNotFoundError(error.job_id, error.queue) from None
+
+
+def name_in(job: Job) -> str | None:
+    """The name of the task in a job's payload; None: it is no call of a task."""
+    name = job.payload.get("task") if isinstance(job.payload, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else moment(seconds)
+
+
+def _restored(state: dict[str, Any]) -> JobResult[Any]:
+    result: JobResult[Any] = JobResult.__new__(JobResult)
+    for name, value in state.items():
+        setattr(result, name, value)
+    task: Any = result.task
+    if compat.is_django_task(task):
+        task = task.get_backend().entry_of(task)
+    result._return_values = task.return_values
     return result
 
 

@@ -19,7 +19,6 @@ from nobroker_django import conf
 from nobroker_django.discovery import discover
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
-from nobroker_django.execution import has_coroutines
 from nobroker_django.queues import open_queue
 
 from .budget import Budget
@@ -78,7 +77,7 @@ class Child:
         done, done_write = os.pipe()
         clerk = Clerk(
             list(desks),
-            Places(self._options.threads, self._options.coroutines if has_coroutines() else 0),
+            Places(self._options.threads, self._options.coroutines),
             Guards(Notices(self._inherited.notices)),
             self._options,
             self._inherited.budget,

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from nobroker_django import registry
 from nobroker_django.engine.job import Job
 from nobroker_django.execution import AsyncGuard, Guard, Performed, is_coroutine, perform, perform_async
 
@@ -73,13 +74,16 @@ class Places:
         self.threads = Threads(threads)
         self.loop = Loop(coroutines)
         self.busy = {False: 0, True: 0}
+        self._on_the_loop: set[int] = set()
 
     def start(self) -> None:
         """Start the threads (after the fork)."""
         self.threads.start()
 
     def free(self, *, coroutine: bool) -> int:
-        """How many jobs of that kind can be begun at once."""
+        """How many jobs of that kind can be begun at once; none of a kind that no task has."""
+        if coroutine and not registry.has_coroutines():
+            return 0
         return (self.loop.number if coroutine else self.threads.number) - self.busy[coroutine]
 
     @property
@@ -93,6 +97,7 @@ class Places:
         """Put a job on a free place of its kind."""
         if is_coroutine(job):
             self.busy[True] += 1
+            self._on_the_loop.add(id(job))
             self.loop.put(queue, job, async_guard, announce)
         else:
             self.busy[False] += 1
@@ -100,4 +105,7 @@ class Places:
 
     def left(self, job: Job) -> None:
         """The job has ended: its place is free."""
-        self.busy[is_coroutine(job)] -= 1
+        # Not asked again: running the first job of a task may be what made the task known.
+        kind = id(job) in self._on_the_loop
+        self._on_the_loop.discard(id(job))
+        self.busy[kind] -= 1

@@ -1,0 +1,149 @@
+"""The backend for Django's ``TASKS`` setting: tasks of Django's ``@task`` as jobs of this package.
+
+Invariant: a task of Django's decorator and one of ours go the same way, with the same checks: each of Django's has a
+``decorators.Task`` beside it in the registry, under the name in the log, which is what workers run. Making the backend
+opens nothing and reads no ``NOBROKER``: Django makes it while modules are imported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from . import compat, conf, registry
+from .arguments import AnnotationError
+from .decorators import Task, named
+from .discovery import find_or_import
+from .engine.errors import InvalidOptionError
+from .engine.inspection import queue_exists
+from .enqueueing import enqueue_one
+from .limits import chosen_limits
+from .options import CallOptions
+from .results import JobResult, ResultNotFoundError, look_up, name_in, result_of
+
+if not compat.AVAILABLE:
+    raise ImportError(
+        "nobroker_django.backend needs Django's task framework: Django 6.0 or newer, or the package django-tasks "
+        "(pip install 'nobroker-django[django-tasks]')."
+    )
+
+from .task_class import OUR_FIELDS, NobrokerTask
+
+
+class TaskBackend(compat.BaseTaskBackend):
+    """What all backends of this package share: which tasks they take, and what stands for one in the registry."""
+
+    task_class = NobrokerTask
+    supports_defer = True
+    supports_async_task = True
+    supports_priority = True
+
+    @property
+    def queues(self) -> set[str]:
+        """Those of ``NOBROKER``; empty, which Django takes for "any", while that setting is wrong."""
+        try:
+            return set(conf.get_settings().queues)
+        except ImproperlyConfigured:
+            return set()  # what is wrong is said by check, and at the enqueue
+
+    @queues.setter
+    def queues(self, value: object) -> None:
+        """Of ``TASKS``: a check compares the two."""
+
+    def validate_task(self, task: Any) -> None:
+        """Refuse a task that could not be run as it is.
+
+        Raises:
+            InvalidTask: the function, an option or the queue.
+        """
+        self.entry_of(task)
+
+    def entry_of(self, task: Any) -> Task[Any, Any]:
+        """What stands for the task in the registry, with the options of this object.
+
+        Raises:
+            InvalidTask: the function, an option or the queue.
+        """
+        own = {name: getattr(task, name, None) for name in OUR_FIELDS}
+        try:
+            if isinstance(task, Task):
+                conf.queue_settings(task.options.queue_name)
+                return task
+            options = CallOptions(
+                queue_name=task.queue_name,
+                priority=task.priority,
+                **{name: own[name] for name in _CALL_OPTIONS},
+            ).changed(run_after=task.run_after)
+            # Of ``run_after`` is seen to above: a timedelta is fine here.
+            kept = ("func", "takes_context", "priority", "queue_name")
+            super().validate_task(SimpleNamespace(run_after=None, **{name: getattr(task, name) for name in kept}))
+            entry = self._registered(task, options, own)
+        except (InvalidOptionError, AnnotationError) as error:
+            raise compat.InvalidTask(str(error)) from error
+        chosen = copy.copy(entry)
+        chosen.options, chosen.source = options, task
+        return chosen
+
+    def _registered(self, task: Any, options: CallOptions, own: Mapping[str, Any]) -> Task[Any, Any]:
+        name, aliases = named(task.func, own["task_name"], own["aliases"] or ())
+        known = registry.find(name)
+        if known is not None and known.function is task.func and known.takes_context == task.takes_context:
+            return known
+        made = Task(
+            task.func,
+            name=name,
+            aliases=aliases,
+            options=options,
+            backoff=own["backoff"],
+            limits=chosen_limits(own["soft_time_limit"], own["time_limit"]),
+            takes_context=task.takes_context,
+            source=task,
+        )
+        registry.register(made)
+        return made
+
+
+class NobrokerBackend(TaskBackend):
+    """Stores jobs in the queues of ``NOBROKER``, for ``nobroker_work``."""
+
+    supports_get_result = True
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[Any]:
+        """Store a call of a task, of Django's decorator or of ours; see ``decorators.Task.enqueue``.
+
+        Raises:
+            InvalidTask: an option or the queue.
+            NobrokerError: as ``decorators.Task.enqueue``.
+        """
+        return enqueue_one(self.entry_of(task), args, kwargs)
+
+    def get_result(self, result_id: str) -> JobResult[Any]:
+        """The result of a job, looked for in every queue of ``NOBROKER``.
+
+        Raises:
+            TaskResultDoesNotExist: no queue knows it.
+            TaskResultMismatch: it is no call of a task that is known here.
+        """
+        settings = conf.get_settings()
+        for queue in settings.queues:
+            if not queue_exists(settings.dir, queue):
+                continue
+            try:
+                job = look_up(queue, result_id)
+            except (ResultNotFoundError, InvalidOptionError):
+                continue
+            name = name_in(job)
+            task = find_or_import(name) if name is not None else None
+            if task is None:
+                raise compat.TaskResultMismatch(
+                    f"job {result_id} of queue {queue!r} is a call of {name}: not known here"
+                )
+            return result_of(task, queue, job)
+        raise compat.TaskResultDoesNotExist(result_id)
+
+
+_CALL_OPTIONS = ("max_attempts", "visibility_timeout", "job_id", "database", "on_commit")
