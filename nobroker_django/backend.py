@@ -78,6 +78,8 @@ class TaskBackend(compat.BaseTaskBackend):
                 priority=task.priority,
                 **{name: own[name] for name in _CALL_OPTIONS},
             ).changed(run_after=task.run_after)
+            if self.queues:
+                conf.queue_settings(task.queue_name)  # whose refusal says more than Django's
             # Of ``run_after`` is seen to above: a timedelta is fine here.
             kept = ("func", "takes_context", "priority", "queue_name")
             super().validate_task(SimpleNamespace(run_after=None, **{name: getattr(task, name) for name in kept}))

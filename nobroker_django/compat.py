@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     task_started: Any
     task_finished: Any
     TaskContext: Any
+    TaskResultStatus: Any
 
     class BaseTaskBackend:
         alias: str
         options: dict[str, Any]
+        queues: Any
 
         def __init__(self, alias: str, params: dict[str, Any]) -> None: ...
         def validate_task(self, task: Any) -> None: ...
@@ -78,7 +80,12 @@ elif AVAILABLE:
         _signals.task_enqueued, _signals.task_started, _signals.task_finished
     )  # fmt: skip
 else:
-    TaskError = TaskResult = object
+
+    class TaskError:
+        """As Django has it."""
+
+    class TaskResult:
+        """As Django has it."""
 
     class TaskResultDoesNotExist(Exception):
         """As Django has it."""
