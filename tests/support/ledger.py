@@ -37,15 +37,20 @@ class Ledger:
             self.certain.setdefault(key, None)
             self.maybe.setdefault(key, []).append(state)
 
-    def end(self, changes: dict[str, State], *, durable: bool = True) -> None:
-        """It returned, having changed jobs so. The log is a prefix: what was before it is as certain."""
+    def end(self, changes: dict[str, State], *, durable: bool = True, touched: bool = True) -> None:
+        """It returned, having changed jobs so. The log is a prefix: what was before it is as certain.
+
+        Args:
+            touched: False: these jobs were not named; of one of which the state is unsure, it still is.
+        """
         for key, state in changes.items():
             self.certain.setdefault(key, None)
             self.maybe.setdefault(key, []).append(state)
             if key not in self.order:
                 self.order.append(key)
         if durable:
-            self.unsure -= set(changes)
+            if touched:
+                self.unsure -= set(changes)
             for key, states in self.maybe.items():
                 if states and key not in self.unsure:
                     self.certain[key] = states[-1]
@@ -113,10 +118,17 @@ class Script:
         self.ledger = ledger
         self._note = note
         self.failures: list[NobrokerError] = []
+        self._held: dict[str, Job] = {}  # by a worker
+        self._doubtful: set[str] = set()  # of those, what may have ended, or begun, and may not
 
     @contextmanager
     def _verb(
-        self, changes: dict[str, State], *, durable: bool = True, after: Callable[[], dict[str, State]] | None = None
+        self,
+        changes: dict[str, State],
+        *,
+        durable: bool = True,
+        touched: bool = True,
+        after: Callable[[], dict[str, State]] | None = None,
     ) -> Iterator[None]:
         """Failures of the queue are kept and end the verb; what ``stored`` says is what the ledger believes."""
         self.ledger.begin(changes)
@@ -136,7 +148,7 @@ class Script:
         else:
             final = changes if after is None else after()
             self.ledger.not_begun(changes)
-            self.ledger.end(final, durable=durable)
+            self.ledger.end(final, durable=durable, touched=touched)
         self._note("returned", self.ledger)
 
     def enqueue(self, *keys: str, **options: Any) -> None:
@@ -152,10 +164,14 @@ class Script:
 
     def known(self, key: str) -> None:
         """Enqueue under the key as id: made, or found."""
-        current = self.ledger.allowed(key)
-        changes: dict[str, State] = {key: ("ready", 0)} if current == [None] else {}
-        with self._verb(changes):
-            self.queue.enqueue(payload_of(key), job_id=key)
+        changes: dict[str, State] = {key: ("ready", 0)} if None in self.ledger.allowed(key) else {}
+        shown: dict[str, State] = {}
+        with self._verb(changes, after=lambda: shown):
+            job = self.queue.enqueue(payload_of(key), job_id=key)
+            if changes:
+                shown[key] = (job.state.value, job.attempts)
+            if job.created and key in self.ledger.order:
+                self.ledger.order.remove(key)  # it was gone, and begins again behind all others
 
     def lease(self, count: int = 1) -> list[Job]:
         """Take jobs; nothing is promised but the token."""
@@ -217,6 +233,7 @@ class Script:
             if state and state[0] == "ready":
                 leases[key] = ("leased", state[1] + 1)
         jobs: list[Job] = []
+        failures = len(self.failures)
         with self._verb(
             ended | leases,
             durable=confirm,
@@ -233,18 +250,31 @@ class Script:
                 answer.confirm()
             else:
                 answer.drop()
+        told = {*ended, *map(key_of, started)}
+        if any(failure.stored is None for failure in self.failures[failures:]):
+            self._doubtful |= told
+        elif len(self.failures) == failures:
+            self._held = {key: job for key, job in self._held.items() if key not in ended}
+        self._held |= {key_of(job): job for job in jobs}
         return jobs
 
-    def worker_ended(self, holder: str, jobs: Sequence[Job]) -> None:
+    def worker_ended(self, holder: str) -> None:
         """What it held is taken back: of what had begun, the attempt counts."""
-        with self._verb(
-            {key_of(job): _after_failure(job) if job.started_at else ("ready", job.attempts - 1) for job in jobs}
-        ):
+        changes: dict[str, State] = {}
+        for key, job in self._held.items():
+            begun, fetched = _after_failure(job), ("ready", job.attempts - 1)
+            if key in self._doubtful:
+                self.ledger.begin({key: begun})
+                self.ledger.begin({key: fetched})
+                self.ledger.unknown([key])
+            else:
+                changes[key] = begun if job.started_at else fetched
+        with self._verb(changes):
             assert isinstance(self.queue, WorkerQueue)
             self.queue.reclaim_dead({holder: "it was killed"})
 
     def requeue_dead(self) -> None:
-        with self._verb(self._all_now("dead", ("ready", 0))):
+        with self._verb(self._all_now("dead", ("ready", 0)), touched=False):
             self.queue.requeue_dead()
 
     def purge(self) -> None:
@@ -253,7 +283,7 @@ class Script:
 
     def compact(self) -> None:
         """Done jobs go (retention 0). What was leased or extended before it is durable after it."""
-        with self._verb(self._all_now("done", None)):
+        with self._verb(self._all_now("done", None), touched=False):
             self.queue.compact()
 
     def _now(self) -> dict[str, State]:

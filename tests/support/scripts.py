@@ -108,7 +108,7 @@ def working(script: Script) -> None:
     second = script.exchange(count=2, begin=1, holder=holder)
     script.exchange(succeeded=second[:1], confirm=False)
     script.enqueue("w7")
-    script.worker_ended(holder, [*first[3:4], *second[1:]])
+    script.worker_ended(holder)
     script.exchange(count=1, begin=1, holder=holder, confirm=False)
 
 
