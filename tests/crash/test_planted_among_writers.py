@@ -14,6 +14,7 @@ from nobroker_django import OutcomeUnknownError, Queue
 from nobroker_django.engine import recovery
 from nobroker_django.engine.control import Control, Words, offset_of
 from nobroker_django.engine.durability import Promise
+from nobroker_django.engine.liveness import Census
 from nobroker_django.engine.lockfile import LockFile
 from nobroker_django.engine.log import Log
 from nobroker_django.engine.recovery import Tail
@@ -21,10 +22,10 @@ from nobroker_django.engine.syncing import SyncLock
 from tests.crash.test_failed_cut import recover_halves, refused_writes
 from tests.support.crashing import Findings, noting, recover_draws, traced
 from tests.support.faulty import Watched
+from tests.support.interleaving import interleaved
 from tests.support.ledger import Ledger, Script
 from tests.support.powercut import Killed, TraceFiles
 from tests.support.scripts import SCRIPTS, open_queue
-from tests.support.writers import interleaved
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -77,13 +78,18 @@ def old_log_unlinked_before_the_pointer_is_synced(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Watched, "sync_directory", synced)
 
 
+def workers_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Census, "is_dead", lambda self, holder: True)
+
+
 @pytest.mark.parametrize(
     ("plant", "seed"),
     [
-        (words_believed_unexamined, 0),
-        (synced_raised_before_the_sync, 0),
+        (words_believed_unexamined, 1),
+        (synced_raised_before_the_sync, 1),
         (sync_lock_let_go_before_synced_is_raised, 0),
-        (old_log_unlinked_before_the_pointer_is_synced, 21),
+        (old_log_unlinked_before_the_pointer_is_synced, 1),
+        (workers_taken_for_dead, 1),
     ],
 )
 def test_interleaved_writers_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, seed: int):

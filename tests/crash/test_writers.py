@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.crashing import Findings, drawn, recover_draws
-from tests.support.writers import interleaved
+from tests.support.interleaving import interleaved
 
 pytestmark = [
     pytest.mark.contract("LOG-05", "LOG-06", "LOG-09", "ENQ-01", "ENQ-05", "LEASE-02", "LEASE-03", "COMP-02")
@@ -30,6 +30,13 @@ def test_writers_that_interleave(fast_path: Path, first: int):
 @pytest.mark.parametrize("first", range(0, 4, 2))
 def test_writers_that_find_a_queue_of_version_1(fast_path: Path, first: int):
     assert recovered(fast_path, range(first, first + 2), old=True).images > 100
+
+
+@pytest.mark.contract("LEASE-06")
+def test_a_worker_is_among_them(fast_path: Path):
+    """One of the runs above, of which the power cuts meet all records that only workers write."""
+    written = interleaved(fast_path, 1).trace[-1].arguments[0]
+    assert all(written[name] for name in ("STARTED", "RELEASE", "RECLAIM+", "DEAD+")), written
 
 
 def test_the_same_seed_is_the_same_run(fast_path: Path):

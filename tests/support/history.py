@@ -7,14 +7,21 @@ of it what a recovered queue may show, for the checks that one writer's ``Ledger
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from nobroker_django.engine.deciding import Decision
 from nobroker_django.engine.durability import Promise
+from nobroker_django.engine.framing import FRAME_BYTES
 from nobroker_django.engine.held import Held
+from nobroker_django.engine.records import Ack, Dead, Nack, Reclaim, Record, RecordType, Release
+from nobroker_django.engine.snapshots import STATE_OF
+from nobroker_django.engine.transitions import Row
 
 from .ledger import Ledger, State
 
@@ -24,9 +31,13 @@ _here = threading.local()
 
 
 @contextmanager
-def positions_noted() -> Iterator[None]:
-    """Where each thread's last write ended, or what it promised about, is known to ``last_position``."""
-    append, of = Held.append, Promise.of.__func__  # type: ignore[attr-defined]
+def positions_noted(written: Counter[str]) -> Iterator[None]:
+    """Where each thread's last write ended, or what it promised about, is known to ``last_position``.
+
+    So is what each of its writes did to jobs whose leases it ended, to ``History.end``. ``written`` counts the records
+    by their type; those that tell of a worker's death once more, with a cross.
+    """
+    append, of, write = Held.append, Promise.of.__func__, Decision.write  # type: ignore[attr-defined]
 
     def noted_append(held: Held, data: bytes, last: int) -> int:
         start = append(held, data, last)
@@ -38,13 +49,39 @@ def positions_noted() -> Iterator[None]:
         promise: Promise = of(kind, held, *arguments)
         return promise
 
-    with mock.patch.object(Held, "append", noted_append), mock.patch.object(Promise, "of", classmethod(noted_of)):
+    def noted_write(decision: Decision, records: Sequence[Record]) -> list[int]:
+        starts = write(decision, records)
+        for record in records:
+            name = RecordType(record.TYPE).name
+            written[name] += 1
+            if isinstance(record, Release | Reclaim | Dead | Nack | Ack) and not decision.behind:
+                row = decision.unit.find(record.id)
+                assert row is not None
+                _here.steps.append((_key_of(decision, row), _here.position, (STATE_OF[row.state].value, row.attempts)))
+                written[f"{name}+"] += getattr(record, "died", False)
+        return starts
+
+    with (
+        mock.patch.object(Held, "append", noted_append),
+        mock.patch.object(Promise, "of", classmethod(noted_of)),
+        mock.patch.object(Decision, "write", noted_write),
+    ):
         yield
+
+
+def _key_of(decision: Decision, row: Row) -> str:
+    """The ``k`` in a job's payload, read past the ``Files`` that count every call."""
+    with open(decision.log.path, "rb") as file:
+        file.seek(row.payload_offset)
+        length = int.from_bytes(file.read(FRAME_BYTES)[:4], "little")
+        key: str = json.loads(file.read(length))["payload"]["k"]
+    return key
 
 
 def forget_position() -> None:
     """A verb begins."""
     _here.position = 0
+    _here.steps = []
 
 
 def last_position() -> int:
@@ -53,18 +90,27 @@ def last_position() -> int:
     return position
 
 
+def _after(effects: tuple[Effect, ...], key: str, state: State) -> list[State]:
+    """What a verb may make of the state: its effects, one after the other, each of which may come about."""
+    states = [state]
+    for effect in effects:
+        states += [then for then in (effect(key, one) for one in states) if then not in states]
+    return states[1:]
+
+
 class History:
     """All verbs of all writers. Only one thread runs at a time (see ``turns``): nothing here needs a lock."""
 
     def __init__(self) -> None:
         self._changes: dict[str, list[tuple[int, State]]] = {}
         self._sweeps: list[tuple[int, Effect]] = []
-        self._under_way: dict[int, Effect] = {}
+        self._under_way: dict[int, tuple[Effect, ...]] = {}
         self._created: dict[str, int] = {}
         self._begun_again: set[str] = set()  # its place may be that of a later one, if it was purged meanwhile
         self._groups: list[tuple[str, ...]] = []
         self._durable = self._count = 0
         self.tokens: list[str] = []
+        self.purges = 0  # begun
 
     def found(self, states: Mapping[str, State]) -> None:
         """Jobs that are there already, durably, in this order."""
@@ -72,8 +118,12 @@ class History:
             self._changes[key] = [(number + 1, state)]
             self._created[key] = self._durable = number + 1
 
-    def begin(self, effect: Effect, *, keys: tuple[str, ...] = ()) -> int:
-        """A verb starts; ``keys`` are the jobs that it would add, all of them or none. Its number."""
+    def begin(self, *effects: Effect, keys: tuple[str, ...] = ()) -> int:
+        """A verb starts that may do this, in this order; ``keys`` are jobs that it would add, all or none.
+
+        Returns:
+            Its number.
+        """
         forget_position()
         for key in keys:
             if key in self._changes:
@@ -82,7 +132,7 @@ class History:
         if len(keys) > 1:
             self._groups.append(keys)
         self._count += 1
-        self._under_way[self._count] = effect
+        self._under_way[self._count] = effects
         return self._count
 
     def end(
@@ -93,12 +143,19 @@ class History:
         sweep: Effect | None = None,
         created: tuple[str, ...] = (),
         durable: bool = True,
+        at: int = 0,
     ) -> None:
-        """It returned, having left these jobs in these states, or having changed every job so (``sweep``)."""
+        """It returned, having left these jobs in these states, or having changed every job so (``sweep``).
+
+        Args:
+            at: its place in the order, if that is not where this thread wrote last.
+        """
         del self._under_way[number]
-        at = last_position()
+        at = at or last_position()
         if not at:
             return
+        for key, where, state in _here.steps:  # a power cut may keep one write of a verb without the next
+            self._changes.setdefault(key, []).append((where, state))
         for key in created:
             self._created[key] = at
         for key, state in (changes or {}).items():
@@ -126,14 +183,20 @@ class History:
         return self._or_under_way(key, found)
 
     def _or_under_way(self, key: str, states: list[State]) -> list[State]:
-        """These states, and what the verbs that are under way may make of them, one after the other."""
-        found = list(dict.fromkeys(states))
-        for state in found:
-            for effect in self._under_way.values():
-                then = effect(key, state)
-                if then not in found:
-                    found.append(then)
-        return found
+        """These states, and what the verbs that are under way may make of them: in any order, each of them once."""
+        found = dict.fromkeys((state, frozenset[int]()) for state in states)
+        left = list(found)
+        while left:
+            state, happened = left.pop()
+            for number, effects in self._under_way.items():
+                if number in happened:
+                    continue
+                for then in _after(effects, key, state):
+                    step = then, happened | {number}
+                    if step not in found:
+                        found[step] = None
+                        left.append(step)
+        return list(dict.fromkeys(state for state, _ in found))
 
     def ledger(self) -> Ledger:
         """What may be shown now."""

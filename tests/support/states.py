@@ -15,9 +15,9 @@ from random import Random
 from typing import Any
 
 from .crashing import Findings, recover_draws, recover_recoveries, traced
+from .interleaving import interleaved, same_randomness
 from .ledger import Script
 from .scripts import SCRIPTS
-from .writers import interleaved, same_randomness
 
 Piece = tuple[Any, ...]  # the kind, and its arguments: this is the seed
 

@@ -1,36 +1,18 @@
-"""Programs of several writers that share one queue, drawn from a seed, and their trace for the power-cut simulator."""
+"""A writer among several that share one queue: the verbs of one process, drawn from a seed, told to the history."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from itertools import count
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from nobroker_django import Job, JobNotFoundError, NobrokerError, NotLeasedError, Queue
 
-from .crashing import written_into_doubt
-from .history import Effect, History, positions_noted
+from .history import Effect, History
 from .ledger import State, key_of, payload_of
 from .powercut import Killed, TraceFiles
-from .scripts import NOW, clock, open_queue
-from .turns import TurnFiles, Turns
-from .version1 import fill_with_keys
-
-
-@contextmanager
-def same_randomness(seed: Any) -> Iterator[None]:
-    """Ids and names are the same in every run with this seed."""
-    rng, times = random.Random(repr(seed)), count(int(NOW * 1e9), 1000)
-    with (
-        mock.patch("os.urandom", rng.randbytes),
-        mock.patch("time.time_ns", side_effect=partial(next, times)),
-    ):
-        yield
+from .scripts import open_queue
 
 
 def _leased(key: str, state: State) -> State:
@@ -49,15 +31,32 @@ def _dropped(key: str, state: State) -> State:
     return None if state and state[0] == "done" else state
 
 
+def _punished(key: str, state: State) -> State:
+    return ("ready", state[1]) if state and state[0] == "leased" else state
+
+
+def _given_up(key: str, state: State) -> State:
+    return ("dead", state[1]) if state and state[0] == "leased" else state
+
+
+def _given_back(key: str, state: State) -> State:
+    return ("ready", state[1] - 1) if state and state[0] == "leased" else state
+
+
+# What a dead worker held is taken back by anybody who leases: as a failed attempt, or as none.
+TAKEN_BACK = (_punished, _given_up, _given_back)
+LEASED = (*TAKEN_BACK, _leased)
+
+
 class Writer:
     """One process's verbs, each told to the history; what the queue refuses is judged by what it says."""
 
     def __init__(self, name: str, history: History, rng: random.Random, *, faults: bool) -> None:
         self.name = name
         self.queue: Queue | None = None
-        self._history = history
-        self._rng = rng
-        self._faults = faults
+        self.history = history
+        self.rng = rng
+        self.faults = faults
         self._held: list[Job] = []
         self._count = 0
         self._note: Callable[..., None] = lambda *arguments: None
@@ -68,11 +67,11 @@ class Writer:
         try:
             for _ in range(steps):
                 if self.queue is None:
-                    self._try(lambda: self._open(directory, files))
+                    self.attempt(lambda: self.open(directory, files))
                 else:
-                    self._step()
+                    self.step()
             if self.queue is not None:
-                self._try(self.queue.close)
+                self.attempt(self.queue.close)
         except Killed:
             pass
         finally:
@@ -80,76 +79,77 @@ class Writer:
                 self.queue._session.cache.drop()
             files.bury()
 
-    def _open(self, directory: Path, files: TraceFiles) -> None:
+    def open(self, directory: Path, files: TraceFiles) -> None:
         self.queue = open_queue(directory, files, lock_timeout=120.0)
 
-    def _try(self, act: Callable[[], object]) -> bool:
+    def attempt(self, act: Callable[[], object]) -> bool:
         try:
             act()
             return True
         except NobrokerError:
-            if not self._faults:
+            if not self.faults:
                 raise
             return False
 
-    def _step(self) -> None:
+    def step(self) -> None:
         verbs = [self.enqueue] * 4 + [self.known, self.lease, self.lease, self.requeue, self.compact, self.reopen]
-        if self._rng.random() < 0.1:
+        if self.rng.random() < 0.1:
             verbs = [self.purge, self.discard, self.discard, self.discard]
-        elif self._held and self._rng.random() < 0.6:
+        elif self._held and self.rng.random() < 0.6:
             verbs = [self.ack, self.ack, self.ack_many, self.nack, self.bury, self.release, self.extend]
-        self._rng.choice(verbs)()
+        self.rng.choice(verbs)()
 
-    def _verb(
+    def verb(
         self,
-        effect: Effect,
+        effects: Iterable[Effect],
         act: Callable[[], dict[str, Any]],
         *,
         keys: tuple[str, ...] = (),
     ) -> None:
-        """``act`` calls the queue, and says how the history ends the verb."""
-        number = self._history.begin(effect, keys=keys)
-        self._note("ledger", self._history.ledger())
+        """``act`` calls the queue, which may do any of the ``effects``, and says how the history ends the verb."""
+        effects = tuple(effects)
+        number = self.history.begin(*effects, keys=keys)
+        self._note("ledger", self.history.ledger())
         try:
             how = act()
         except (JobNotFoundError, NotLeasedError):
-            self._history.undone(number)  # purged by another writer
+            self.history.undone(number)  # purged by another writer
         except NobrokerError as error:
-            if not self._faults:
+            if not self.faults:
                 raise
-            if error.stored is False and effect is not _dropped:
-                self._history.undone(number)
+            if error.stored is False and _dropped not in effects:
+                self.history.undone(number)
         else:
-            self._history.end(number, **how)
-        self._note("ledger", self._history.ledger())
+            self.history.end(number, **how)
+        self._note("ledger", self.history.ledger())
 
     @property
-    def _queue(self) -> Queue:
+    def live(self) -> Queue:
         assert self.queue is not None
         return self.queue
 
     def enqueue(self) -> None:
         """One job, or a few at once."""
-        keys = tuple(f"{self.name}{self._count + number}" for number in range(self._rng.choice((1, 1, 2, 3))))
+        keys = tuple(f"{self.name}{self._count + number}" for number in range(self.rng.choice((1, 1, 2, 3))))
         self._count += len(keys)
-        limit = self._rng.choice((1, 5))
+        limit = self.rng.choice((1, 5))
         then: dict[str, State] = dict.fromkeys(keys, ("ready", 0))
 
         def act() -> dict[str, Any]:
             if len(keys) == 1:
-                self._queue.enqueue(payload_of(keys[0]), max_attempts=limit)
+                self.live.enqueue(payload_of(keys[0]), max_attempts=limit)
             else:
-                self._queue.enqueue_many([payload_of(key) for key in keys], max_attempts=limit)
+                self.live.enqueue_many([payload_of(key) for key in keys], max_attempts=limit)
             return {"changes": then, "created": keys}
 
-        self._verb(lambda key, state: then.get(key, state) if state is None else state, act, keys=keys)
+        self.verb([lambda key, state: then.get(key, state) if state is None else state], act, keys=keys)
 
     def known(self) -> None:
         """An id that every writer uses."""
-        key = self._rng.choice(("known1", "known2"))
+        key = self.rng.choice(("known1", "known2"))
 
         def act() -> dict[str, Any]:
-            job = self._queue.enqueue(payload_of(key), job_id=key)
+            job = self.live.enqueue(payload_of(key), job_id=key)
             return {
                 "changes": {key: (job.state.value, job.attempts)},
                 "created": (key,) if job.created else (),
@@ -159,27 +159,33 @@ class Writer:
             free = state is None or state[0] == "done"  # without retention a finished job's id may be used again
             return ("ready", 0) if other == key and free else state
 
-        self._verb(effect, act, keys=(key,))
+        self.verb([effect], act, keys=(key,))
 
     def lease(self) -> None:
-        count = self._rng.choice((1, 2))
+        count = self.rng.choice((1, 2))
 
         def act() -> dict[str, Any]:
-            tokens = self._history.tokens
-            latest = max(tokens, default="")  # of a lease that was over before this one began
-            jobs = self._queue.lease(count)
+            jobs = self.taken(lambda: self.live.lease(count))
             self._held += jobs
-            for job in jobs:
-                assert job.lease_token is not None
-                assert job.lease_token > latest, "a token was given out again"
-                assert job.lease_token not in tokens, "a token was given out twice"
-                tokens.append(job.lease_token)
-            return {"changes": {key_of(job): ("leased", job.attempts) for job in jobs}, "durable": False}
+            leased = {key_of(job): ("leased", job.attempts) for job in jobs}
+            return {"changes": leased, "durable": False}
 
-        self._verb(_leased, act)
+        self.verb(LEASED, act)
+
+    def taken(self, lease: Callable[[], list[Job]]) -> list[Job]:
+        """The jobs, whose tokens are above all that were given out before this began."""
+        tokens = self.history.tokens
+        latest = max(tokens, default="")  # of a lease that was over before this one began
+        jobs = lease()
+        for job in jobs:
+            assert job.lease_token is not None
+            assert job.lease_token > latest, "a token was given out again"
+            assert job.lease_token not in tokens, "a token was given out twice"
+            tokens.append(job.lease_token)
+        return jobs
 
     def _one(self) -> Job:
-        return self._held.pop(self._rng.randrange(len(self._held)))
+        return self._held.pop(self.rng.randrange(len(self._held)))
 
     def _finish(
         self, jobs: list[Job], state: Callable[[Job], State], call: Callable[[], list[Job] | Job | None]
@@ -192,122 +198,85 @@ class Writer:
             return {"changes": {key: state for key, state in then.items() if key not in lost}}
 
         leased = {key_of(job): ("leased", job.attempts) for job in jobs}
-        self._verb(lambda key, state: then[key] if key in then and state == leased[key] else state, act)
+        self.verb([lambda key, state: then[key] if key in then and state == leased[key] else state], act)
 
     def ack(self) -> None:
         job = self._one()
-        self._finish([job], _done, lambda: self._queue.ack(job, result=1))
+        self._finish([job], done, lambda: self.live.ack(job, result=1))
 
     def ack_many(self) -> None:
         jobs, self._held = self._held, []
-        self._finish(jobs, _done, lambda: self._queue.ack_many(jobs))
+        self._finish(jobs, done, lambda: self.live.ack_many(jobs))
 
     def nack(self) -> None:
         job = self._one()
-        self._finish([job], _failed, lambda: self._queue.nack(job, error="no"))
+        self._finish([job], failed, lambda: self.live.nack(job, error="no"))
 
     def bury(self) -> None:
         job = self._one()
-        self._finish([job], lambda job: ("dead", job.attempts), lambda: self._queue.bury(job, error="no"))
+        self._finish([job], lambda job: ("dead", job.attempts), lambda: self.live.bury(job, error="no"))
 
     def release(self) -> None:
         jobs, self._held = self._held, []
-        self._finish(jobs, lambda job: ("ready", job.attempts - 1), lambda: self._queue.release(jobs))
+        self._finish(jobs, lambda job: ("ready", job.attempts - 1), lambda: self.live.release(jobs))
 
     def extend(self) -> None:
         def act() -> dict[str, Any]:
-            self._queue.extend(self._held[0], 30.0)
+            self.live.extend(self._held[0], 30.0)
             return {"durable": False}
 
-        self._verb(lambda key, state: state, act)
+        self.verb([], act)
 
     def requeue(self) -> None:
         def act() -> dict[str, Any]:
-            self._queue.requeue_dead()
+            self.live.requeue_dead()
             return {"sweep": _requeued}
 
-        self._verb(_requeued, act)
+        self.verb([_requeued], act)
 
     def discard(self) -> None:
         """One of the dead letters."""
         dead: list[Job] = []
-        self._try(lambda: dead.extend(self._queue.dlq(limit=1)))
+        self.attempt(lambda: dead.extend(self.live.dlq(limit=1)))
 
         def act() -> dict[str, Any]:
-            others = self._queue.discard_dead([job.id for job in dead])
+            others = self.live.discard_dead([job.id for job in dead])
             return {"changes": {key_of(job): None for job in dead if job.id not in others}}
 
         gone = {key_of(job) for job in dead}
-        self._verb(lambda key, state: None if key in gone and state and state[0] == "dead" else state, act)
+        self.verb([lambda key, state: None if key in gone and state and state[0] == "dead" else state], act)
 
     def purge(self) -> None:
         def act() -> dict[str, Any]:
-            self._queue.purge()
+            self.live.purge()
             return {"sweep": _gone}
 
-        self._verb(_gone, act)
+        self.history.purges += 1
+        self.verb([_gone], act)
 
     def compact(self) -> None:
         """Finished jobs may go from now on."""
-        self._history.begin(_dropped)
+        self.history.begin(_dropped)
 
         def act() -> dict[str, Any]:
             try:
-                self._queue.compact()
+                self.live.compact()
             except NobrokerError as error:
                 if "another compaction" not in str(error):
                     raise
             return {}
 
-        self._verb(lambda key, state: state, act)
+        self.verb([], act)
 
     def reopen(self) -> None:
         """Close; the next step opens."""
-        self._try(self._queue.close)
+        self.attempt(self.live.close)
         self.queue, self._held = None, []
 
 
-def _done(job: Job) -> State:
+def done(job: Job) -> State:
     return "done", job.attempts
 
 
-def _failed(job: Job) -> State:
+def failed(job: Job) -> State:
     return "dead" if job.attempts >= job.max_attempts else "ready", job.attempts
-
-
-def interleaved(directory: Path, seed: int, *, old: bool = False) -> TraceFiles:
-    """The trace of two or three writers; with some seeds syncs and writes fail, or one or two of them are killed.
-
-    Args:
-        old: they find a queue of version 1.
-
-    Raises:
-        AssertionError: something was wrong already without a power cut.
-    """
-    rng = random.Random(seed)
-    turns = Turns(rng, rng.choice((0.2, 0.5, 0.8, 0.95)))
-    history, trace = History(), TraceFiles(directory)
-    if old:
-        history.found(fill_with_keys(directory, clock))
-        trace = TraceFiles.over(directory, {path.name: path.read_bytes() for path in directory.iterdir()})
-        trace.note("ledger", history.ledger())
-    faults, killed = rng.random() < 0.3, rng.choice((0, 0, 1, 2))
-    bodies, recorders = [], []
-    for number in range(rng.choice((2, 2, 3))):
-        options: dict[str, Any] = {"kill_at": rng.randrange(100) if number < killed else None}
-        if faults:
-            options["fail_syncs"] = frozenset(rng.sample(range(12), 2))
-            options["fail_writes"] = frozenset(rng.sample(range(20), 2))
-        files = TurnFiles(directory, trace, turns, **options)
-        recorders.append(files)
-        writer = Writer("abc"[number], history, random.Random(rng.random()), faults=faults)
-        bodies.append(partial(writer.play, directory, files, rng.randint(6, 14)))
-    with positions_noted(), turns.instead_of_sleeping():
-        turns.run(*bodies)
-    trace.note("ledger", history.ledger())
-    breaches = [breach for files in recorders for breach in files.breaches] + written_into_doubt(trace)
-    assert not breaches, f"seed {seed}: {breaches}"
-    with open_queue(directory) as queue:
-        problems = history.ledger().problems(queue.list_jobs())
-        assert not problems, f"seed {seed}, without a power cut: {problems}"
-    return trace
