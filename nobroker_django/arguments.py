@@ -95,6 +95,20 @@ class Arguments:
         except _Misplaced as found:
             raise TypeError(f"{found.misfit.path}: {found.misfit.reason}") from None
 
+    def stored(self, name: str, value: Any) -> Any:
+        """One value of a parameter as it is stored.
+
+        Raises:
+            ArgumentError: it does not fit the annotation.
+        """
+        converter = self._converters[name]
+        if converter is None or type(value) in converter.exact:
+            return value
+        try:
+            return converter.to_json(value, name)
+        except Misfit as misfit:
+            raise ArgumentError(self._task, name, misfit.path, misfit.reason) from None
+
     def unusable(self) -> dict[str, str]:
         """Parameters for which no value can be passed although somebody may pass one, and why; looked up again now."""
         self._look_up_again()

@@ -28,6 +28,7 @@ from .limits import Limits, chosen_limits
 from .options import CallOptions, backoff_policy
 from .results import JobResult, load_result
 from .return_values import ReturnValues
+from .unique import Unique, UniqueKey
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +61,7 @@ class Task(Generic[P, R]):
         limits: Limits,
         takes_context: bool = False,
         source: Any = None,
+        unique: Unique = False,
     ) -> None:
         """Args: ``source`` is the object of Django's ``@task`` that this one stands for."""
         functools.update_wrapper(self, function)
@@ -77,6 +79,7 @@ class Task(Generic[P, R]):
         self.signature = signature
         namespace = namespace_of(function)
         self.arguments = Arguments(name, signature, namespace)
+        self.unique = UniqueKey(name, unique, self.arguments) if unique is not False else None
         self.return_values = ReturnValues(signature.return_annotation, namespace)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -186,13 +189,13 @@ class Task(Generic[P, R]):
             InvalidOptionError: an item is no call of this task, or ``using(job_id=...)`` was given.
             NobrokerError: as ``enqueue()``; nothing of the whole is stored.
         """
-        chosen: list[payloads.Payload] = []
+        chosen: list[Call[P, R]] = []
         for call in calls:
             if not isinstance(call, Call) or call.task.name != self.name:
                 raise InvalidOptionError(
                     "calls", f"{call!r:.200} is no call of {self.name}; make it with .s(...). Nothing was stored."
                 )
-            chosen.append(call.payload)
+            chosen.append(call)
         return enqueue_all(self, chosen)
 
     def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
@@ -279,6 +282,7 @@ def task(
     time_limit: float | timedelta | None = ...,
     name: str | None = ...,
     aliases: Iterable[str] = ...,
+    unique: Unique = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -297,6 +301,7 @@ def task(
     time_limit: float | timedelta | None = None,
     name: str | None = None,
     aliases: Iterable[str] = (),
+    unique: Unique = False,
 ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
     """Make a function a task; bare or with options.
 
@@ -314,6 +319,8 @@ def task(
         time_limit: seconds or ``timedelta`` after which its process is ended; None takes the queue's.
         name: what the log calls the task; module path and qualified name if left out.
         aliases: former names, under which waiting jobs still find the task.
+        unique: the same work is not in the queue twice at a time: True compares all arguments, a list of names those
+            parameters, a function what it returns for the arguments. ``using(job_id=...)`` of a call goes before it.
 
     Raises:
         InvalidOptionError: an option has the wrong type or range, a name is taken, or the function is not at the top
@@ -340,6 +347,7 @@ def task(
             options=options,
             backoff=policy,
             limits=limits,
+            unique=unique,
         )
         registry.register(made)
         return made

@@ -14,14 +14,13 @@ from . import announcing, conf, payloads, transactions
 from .engine.errors import InvalidOptionError, JobConflictError, SerializationError
 from .engine.job import Job, new_job_id
 from .engine.once import Entry
-from .options import CallOptions
 from .outbox import holding
 from .outbox.rows import known_until
 from .queues import get_queue
 from .results import JobResult
 
 if TYPE_CHECKING:
-    from .decorators import Task
+    from .decorators import Call, Task
 
 R = TypeVar("R")
 
@@ -34,25 +33,28 @@ def enqueue_one(task: Task[Any, R], args: Sequence[Any], kwargs: Mapping[str, An
     """
     options = task.options
     payload = payloads.build(task.name, task.arguments, args, kwargs)
-    write = _Write(options)
-    if not write.deferred:
-        try:
-            job = write.one(payload, options.job_id)
-        except SerializationError as error:
-            raise payloads.explain(error, payload, task.arguments) from None
+    write = _Write(task)
+    try:
+        chosen = options.job_id
+        if chosen is None and task.unique is not None:
+            chosen = task.unique.job_id(args, kwargs, payload)
+        job = None if write.deferred else write.one(payload, chosen)
+    except SerializationError as error:
+        raise payloads.explain(error, payload, task.arguments) from None
+    if job is not None:
         done: JobResult[R] = JobResult(task, options.queue_name, job.id, job)
         announcing.enqueued(done)
         return done
 
     frozen = payloads.freeze(payload, task.arguments)
-    job_id = options.job_id if options.job_id is not None else new_job_id()
+    job_id = chosen if chosen is not None else new_job_id()
     result: JobResult[R] = JobResult(task, options.queue_name, job_id, payload=frozen)
     write.later([frozen], [job_id], [result])
     return result
 
 
-def enqueue_all(task: Task[Any, R], many: list[payloads.Payload]) -> list[JobResult[R]]:
-    """Enqueue the calls that the payloads stand for with the options of ``task``, all or none.
+def enqueue_all(task: Task[Any, R], calls: Sequence[Call[Any, R]]) -> list[JobResult[R]]:
+    """Enqueue the calls with the options of ``task``, all or none.
 
     Raises:
         NobrokerError: see ``Task.enqueue_many``.
@@ -60,18 +62,22 @@ def enqueue_all(task: Task[Any, R], many: list[payloads.Payload]) -> list[JobRes
     options = task.options
     if options.job_id is not None:
         raise InvalidOptionError("job_id", "one id cannot stand for several jobs. Nothing was stored.")
-    write = _Write(options)
+    write = _Write(task)
     # Frozen here in both cases: the engine would name the element, not the parameter.
-    many = [payloads.freeze(payload, task.arguments) for payload in many]
+    many = [payloads.freeze(call.payload, task.arguments) for call in calls]
     if not many:
         return []
+    job_ids = None
+    if task.unique is not None:
+        unique = task.unique
+        job_ids = [unique.job_id(call.args, call.kwargs, frozen) for call, frozen in zip(calls, many, strict=True)]
     if not write.deferred:
-        stored = [JobResult(task, options.queue_name, job.id, job) for job in write.all(many, None)]
+        stored = [JobResult(task, options.queue_name, job.id, job) for job in write.all(many, job_ids)]
         for result in stored:
             announcing.enqueued(result)
         return stored
 
-    job_ids = [new_job_id() for _ in many]
+    job_ids = job_ids or [new_job_id() for _ in many]
     results: list[JobResult[R]] = [
         JobResult(task, options.queue_name, job_id, payload=frozen)
         for job_id, frozen in zip(job_ids, many, strict=True)
@@ -83,9 +89,10 @@ def enqueue_all(task: Task[Any, R], many: list[payloads.Payload]) -> list[JobRes
 class _Write:
     """One write with its options settled at the call: which queue, when due, now or after which commit."""
 
-    def __init__(self, options: CallOptions) -> None:
+    def __init__(self, task: Task[Any, Any]) -> None:
         settings = conf.get_settings()
-        self.options = options
+        self.options = options = task.options
+        self.unique = task.unique is not None and options.job_id is None
         self.called_at = time.time()
         self.due = options.due(self.called_at)
         self.outbox = settings.outbox
@@ -143,13 +150,14 @@ class _Write:
                 priority=self.options.priority,
                 max_attempts=self.options.max_attempts,
                 visibility_timeout=self.options.visibility_timeout,
+                unique=self.unique,
             )
             for job_id, payload in zip(job_ids, many, strict=True)
         ]
 
     def _once(self, entries: list[Entry]) -> list[Job]:
         jobs = get_queue(self.options.queue_name).enqueue_once(entries)
-        if self.options.job_id is None:
+        if self.options.job_id is None and not self.unique:
             for job in jobs:
                 job.created = True  # nobody else has these ids; a sweep may have been here before us
         return jobs
@@ -160,4 +168,5 @@ class _Write:
             "delay": 0.0 if self.due is None else max(0.0, self.due - time.time()),
             "max_attempts": self.options.max_attempts,
             "visibility_timeout": self.options.visibility_timeout,
+            "unique": self.unique,
         }

@@ -39,6 +39,7 @@ class Adding(Core):
         job_id: str | None = None,
         meta: dict[str, Any] | None = None,
         visibility_timeout: float | None = None,
+        unique: bool = False,
     ) -> Job:
         """Add one job; it is on the disk when this returns.
 
@@ -51,6 +52,8 @@ class Adding(Core):
                 False, and nothing is added.
             meta: a small JSON object kept beside the payload.
             visibility_timeout: seconds that a lease of this job lasts, instead of the queue's.
+            unique: the ``job_id`` is a key of work that need not be there twice at a time: a job under it that waits,
+                runs or is a dead letter is returned whatever its payload is, one that is done makes way for this one.
 
         Raises:
             SerializationError, InvalidOptionError: nothing was stored.
@@ -58,6 +61,8 @@ class Adding(Core):
             StorageError, LockTimeoutError: see their ``stored``.
             OutcomeUnknownError: written, but not known to survive.
         """
+        if unique and job_id is None:
+            raise InvalidOptionError("unique", "is about a job_id, and there is none; nothing was stored")
         now = self._clock()
         record = self._record(
             "payload", payload, job_id, now, priority=priority, delay=delay, max_attempts=max_attempts, meta=meta,
@@ -65,7 +70,7 @@ class Adding(Core):
         )  # fmt: skip
         if job_id is None:
             return self._append_jobs([record])[0]
-        return self._enqueue_known([record], [True])[0]
+        return self._enqueue_known([record], [True], unique=[bool(unique)])[0]
 
     def enqueue_many(
         self,
@@ -77,6 +82,7 @@ class Adding(Core):
         job_ids: Sequence[str | None] | None = None,
         metas: Sequence[dict[str, Any] | None] | None = None,
         visibility_timeout: float | Sequence[float | None] | None = None,
+        unique: bool = False,
     ) -> list[Job]:
         """Add many jobs with one write and one sync: after a crash all of them are there, or none.
 
@@ -95,6 +101,8 @@ class Adding(Core):
                 raise InvalidOptionError(
                     option, f"has {len(given)} entries for {len(values)} payloads; nothing was stored"
                 )
+        if unique and None in ids:
+            raise InvalidOptionError("unique", "is about job_ids, and one is missing; nothing was stored")
         if not values:
             return []
         now = self._clock()
@@ -119,7 +127,9 @@ class Adding(Core):
         ]  # fmt: skip
         if all(job_id is None for job_id in ids):
             return self._append_jobs(records)
-        return self._enqueue_known(records, [job_id is not None for job_id in ids])
+        return self._enqueue_known(
+            records, [job_id is not None for job_id in ids], unique=[bool(unique)] * len(records)
+        )
 
     def _append_alike(
         self, values: list[Any], now: float, *, priority: Any, delay: Any, max_attempts: Any, visibility_timeout: Any
@@ -200,12 +210,18 @@ class Adding(Core):
         return base, starts
 
     def _enqueue_known(
-        self, records: list[Enqueue], given: list[bool], *, check: Callable[[float], None] | None = None
+        self,
+        records: list[Enqueue],
+        given: list[bool],
+        *,
+        unique: list[bool],
+        check: Callable[[float], None] | None = None,
     ) -> list[Job]:
         """Append the jobs whose ids are not known yet; the others are returned as they are.
 
         Args:
             given: whose ids were given by the caller, so that they may be known.
+            unique: whose ids are keys of work that need not be there twice at a time.
             check: called with the time (Unix seconds) at which it is decided; what it raises leaves all as it was.
         """
 
@@ -215,13 +231,15 @@ class Adding(Core):
             unit = decision.unit
             new: dict[str, Enqueue] = {}
             found: dict[str, Row] = {}
-            for record, has_given_id in zip(records, given, strict=True):
+            for record, has_given_id, is_key in zip(records, given, unique, strict=True):
                 if record.id in new:
-                    self._check_same(record, new[record.id])
+                    if not is_key:
+                        self._check_same(record, new[record.id])
                     continue
                 row = unit.find(record.id) if has_given_id else None
-                if row is not None and (known := self._known(record, row, decision)) is not None:
-                    self._check_same(record, known)
+                if row is not None and (known := self._known(record, row, decision, is_key)) is not None:
+                    if not is_key:
+                        self._check_same(record, known)
                     found[record.id] = row
                 else:
                     new[record.id] = record
@@ -234,7 +252,7 @@ class Adding(Core):
                     row = found[record.id]
                     jobs.append(job_of(row, decision.held.log, unit.failures_of(row)))
                 else:
-                    job = _new_job(record, seqs[record.id])
+                    job = _new_job(new[record.id], seqs[record.id])
                     job.created = record.id not in seen
                     seen.add(record.id)
                     jobs.append(job)
@@ -244,11 +262,11 @@ class Adding(Core):
         self._keep(promise)
         return jobs
 
-    def _known(self, record: Enqueue, row: Row, decision: Decision) -> Enqueue | None:
+    def _known(self, record: Enqueue, row: Row, decision: Decision, is_key: bool) -> Enqueue | None:
         """What was enqueued as ``row``, if that is the same work as ``record``; ``None``: the id is free again.
 
         A finished job whose retention is over is kept for the sake of a write that may come again: for that one, and
-        for those before it, it is known. Whatever takes its place remembers it.
+        for those before it, it is known. Whatever takes its place remembers it. So is any finished job under a key.
 
         Raises:
             CorruptLogError: one of the job's records is damaged.
@@ -256,9 +274,13 @@ class Adding(Core):
         if row.state == DONE and (row.keep_until or 0.0) <= decision.now:
             return None
         known = enqueue_record(decision.held.log, row)
-        if row.state != DONE or known.known_until is None or known.known_until < (row.keep_until or 0.0):
+        if row.state != DONE:
             return known
-        if ack_record(decision.held.log, row).keep_until > decision.now:
+        if known.known_until is None:
+            return None if is_key else known
+        if not is_key and (
+            known.known_until < (row.keep_until or 0.0) or ack_record(decision.held.log, row).keep_until > decision.now
+        ):
             return known
         if record.known_until is not None and record.known_until <= known.known_until:
             return known

@@ -166,6 +166,7 @@ class AsyncQueue:
         job_id: str | None = None,
         meta: dict[str, Any] | None = None,
         visibility_timeout: float | None = None,
+        unique: bool = False,
     ) -> Job:
         """As ``Queue.enqueue``: the job is on the disk when this returns.
 
@@ -175,7 +176,7 @@ class AsyncQueue:
         return await self._add(
             lambda queue: queue.enqueue(
                 payload, priority=priority, delay=delay, max_attempts=max_attempts, job_id=job_id, meta=meta,
-                visibility_timeout=visibility_timeout,
+                visibility_timeout=visibility_timeout, unique=unique,
             ),
             adding=job_id is None,
         )  # fmt: skip
@@ -190,13 +191,14 @@ class AsyncQueue:
         job_ids: Sequence[str | None] | None = None,
         metas: Sequence[dict[str, Any] | None] | None = None,
         visibility_timeout: float | Sequence[float | None] | None = None,
+        unique: bool = False,
     ) -> list[Job]:
         """As ``Queue.enqueue_many``: all are on the disk, or none. Cancelled, it is like ``enqueue``."""
         values = list(payloads) if isinstance(payloads, Iterable) else payloads  # not iterated in a foreign thread
         return await self._add(
             lambda queue: queue.enqueue_many(
                 values, priority=priority, delay=delay, max_attempts=max_attempts, job_ids=job_ids, metas=metas,
-                visibility_timeout=visibility_timeout,
+                visibility_timeout=visibility_timeout, unique=unique,
             ),
             adding=job_ids is None,
         )  # fmt: skip

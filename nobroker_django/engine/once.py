@@ -26,6 +26,7 @@ class Entry:
     """One job of a write that may come again.
 
     ``due`` is when it may run, ``None`` at once; ``known_until`` until when the write may come. Unix seconds.
+    ``unique`` is that of ``enqueue``.
     """
 
     job_id: str
@@ -35,6 +36,7 @@ class Entry:
     priority: int = 0
     max_attempts: int | None = None
     visibility_timeout: float | None = None
+    unique: bool = False
 
 
 class Once(Adding):
@@ -66,4 +68,6 @@ class Once(Adding):
                 if entry.known_until <= now:
                     raise TooLateError(entry.job_id, self.name)
 
-        return self._enqueue_known(records, [True] * len(records), check=in_time)
+        return self._enqueue_known(
+            records, [True] * len(records), unique=[entry.unique for entry in entries], check=in_time
+        )

@@ -32,6 +32,7 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     due: float | None = None
     max_attempts: int | None = None
     visibility_timeout: float | None = None
+    unique: bool = False
 
 
 _decoder = msgspec.json.Decoder(Stored)
@@ -51,6 +52,7 @@ def pack(entries: Sequence[Entry]) -> bytes:
         due=first.due,
         max_attempts=first.max_attempts,
         visibility_timeout=first.visibility_timeout,
+        unique=first.unique,
     )
     return msgspec.json.encode(stored)
 
@@ -74,6 +76,7 @@ def unpack(content: bytes, known_until: float) -> list[Entry]:
             priority=stored.priority,
             max_attempts=stored.max_attempts,
             visibility_timeout=stored.visibility_timeout,
+            unique=stored.unique,
         )
         for job_id, payload in stored.jobs
     ]
