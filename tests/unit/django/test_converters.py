@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import re
+import typing
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -201,8 +202,10 @@ GOOD: list[tuple[Any, Any, Any]] = [
 
 
 def shown(value):
-    """A parameter's id for pytest: short, and of characters that a terminal can take."""
-    return ascii(value)[:60] if not isinstance(value, Unprintable | dict) else type(value).__name__
+    """A parameter's id for pytest, the same in every process: no addresses, no order of a set."""
+    if isinstance(value, str | int | float | bytes | type) or value is None:
+        return ascii(value)[:60]
+    return ascii(str(value))[:60] if typing.get_origin(value) is not None else type(value).__name__
 
 
 @pytest.mark.contract("DJ-03")
