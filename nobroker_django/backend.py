@@ -104,6 +104,7 @@ class TaskBackend(compat.BaseTaskBackend):
             limits=chosen_limits(own["soft_time_limit"], own["time_limit"]),
             takes_context=task.takes_context,
             source=task,
+            unique=False if own["unique"] is None else own["unique"],
         )
         registry.register(made)
         return made

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import compat
 from .engine.backoff import BackoffPolicy
+from .unique import Unique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class _Fields(compat.Task):
     visibility_timeout: float | None = None
     soft_time_limit: float | timedelta | None = None
     time_limit: float | timedelta | None = None
+    unique: Unique = False
     job_id: str | None = None
     database: str | None = None
     on_commit: bool | None = None
@@ -44,13 +46,15 @@ class NobrokerTask(_Fields):
         name: str | None = None,
         aliases: Iterable[str] = (),
         backoff: BackoffPolicy | Mapping[str, float] | None = None,
+        unique: Unique = False,
         **options: Any,
     ) -> None:
         if name is not None:
             options["task_name"] = name
         chosen: Any = aliases if isinstance(aliases, str) else tuple(aliases)
         policy: Any = _policy(backoff)
-        super().__init__(aliases=chosen, backoff=policy, **options)
+        key: Any = tuple(unique) if isinstance(unique, list) else unique
+        super().__init__(aliases=chosen, backoff=policy, unique=key, **options)
 
     def using(
         self,

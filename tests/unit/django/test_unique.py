@@ -9,10 +9,19 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+import django
 import pytest
 from django.db import transaction
 
-from nobroker_django import InvalidOptionError, JobConflictError, SerializationError, TaskArgumentError, task
+from nobroker_django import (
+    InvalidOptionError,
+    JobConflictError,
+    SerializationError,
+    TaskArgumentError,
+    compat,
+    registry,
+    task,
+)
 from nobroker_django.execution import Outcome, execute
 from nobroker_django.queues import close_queues, get_queue
 from tests.support.procs import Child, Diary, run_all
@@ -260,7 +269,7 @@ def digest() -> str:
     def work(tags: set[str], table: dict[str, frozenset[str]]) -> None: ...
 
     made = task(name=f"digest {uuid.uuid4()}")(work)
-    from nobroker_django import registry
+
     from nobroker_django.unique import UniqueKey
 
     registry.unregister(made)
@@ -268,3 +277,23 @@ def digest() -> str:
     args = (set(words), {"a": frozenset(words)})
     payload = made.s(*args).payload
     return UniqueKey("digest", True, made.arguments).job_id(args, {}, payload)
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django's own decorator takes no options of a backend before 6.1")
+def test_djangos_decorator_takes_it_too(settings):
+    from django import tasks
+
+    decorate: Any = tasks.task
+
+    settings.TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}
+    made = decorate(unique=["account"], name="for django")(sync)
+    try:
+        first, again = made.enqueue(1), made.enqueue(1, full=True)
+        assert (first.created, again.created, again.id) == (True, False, first.id)
+        assert first.id.startswith("unique:for django:")
+        with pytest.raises(compat.InvalidTask, match="has no parameter 'x'"):
+            decorate(unique=["x"], name="wrong")(sync)
+    finally:
+        known = registry.find("for django")
+        assert known is not None
+        registry.unregister(known)
