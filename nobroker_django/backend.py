@@ -16,12 +16,13 @@ from django.core.exceptions import ImproperlyConfigured
 
 from . import compat, conf, registry
 from .arguments import AnnotationError
-from .decorators import Task, named
+from .decorators import Task
 from .discovery import find_or_import
 from .engine.errors import InvalidOptionError
 from .engine.inspection import queue_exists
 from .enqueueing import enqueue_one
 from .limits import chosen_limits
+from .naming import named
 from .options import CallOptions
 from .results import JobResult, ResultNotFoundError, look_up, name_in, result_of
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.utils.module_loading import import_string
@@ -25,6 +25,7 @@ from .engine.backoff import BackoffPolicy
 from .engine.errors import InvalidOptionError
 from .enqueueing import enqueue_all, enqueue_one
 from .limits import Limits, chosen_limits
+from .naming import location, named, names
 from .options import CallOptions, backoff_policy
 from .results import JobResult, load_result
 from .return_values import ReturnValues
@@ -103,7 +104,7 @@ class Task(Generic[P, R]):
     @property
     def location(self) -> str:
         """Module path and qualified name of the function."""
-        return _location(self.function)
+        return location(self.function)
 
     # What Django's ``Task`` has besides, for code that gets one of ours in the place of it.
 
@@ -218,7 +219,7 @@ class Task(Generic[P, R]):
         visibility_timeout: float | None = None,
         database: str | None = None,
         on_commit: bool | None = None,
-    ) -> Task[P, R]:
+    ) -> Self:
         """The same task with other options for its next calls; ``None`` keeps what was there.
 
         Args:
@@ -264,6 +265,37 @@ class Task(Generic[P, R]):
         return await sync_to_async(self.get_result)(job_id)
 
 
+class CoroutineTask(Task[P, R]):
+    """A coroutine function as a task. A call of it is awaited; everything else speaks of what that returns."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
+            """Call the function here and now, as without the decorator."""
+
+
+class Decorator(Protocol):
+    """What ``task(...)`` with options gives."""
+
+    # None comes first: without ``strict_optional`` it passes for a coroutine.
+    @overload
+    def __call__(self, function: Callable[P, None], /) -> Task[P, None]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def task(function: Callable[P, None], /) -> Task[P, None]: ...
+
+
+@overload
+def task(function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...
+
+
 @overload
 def task(function: Callable[P, R], /) -> Task[P, R]: ...
 
@@ -283,11 +315,11 @@ def task(
     name: str | None = ...,
     aliases: Iterable[str] = ...,
     unique: Unique = ...,
-) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+) -> Decorator: ...
 
 
 def task(
-    function: Callable[P, R] | None = None,
+    function: Callable[..., Any] | None = None,
     /,
     *,
     queue_name: str = conf.DEFAULT_QUEUE,
@@ -302,7 +334,7 @@ def task(
     name: str | None = None,
     aliases: Iterable[str] = (),
     unique: Unique = False,
-) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+) -> Any:
     """Make a function a task; bare or with options.
 
     Args:
@@ -337,12 +369,13 @@ def task(
     )
     policy = backoff_policy(backoff)
     limits = chosen_limits(soft_time_limit, time_limit)
-    other_names = _names(aliases)
+    other_names = names(aliases)
 
-    def decorate(function: Callable[P, R]) -> Task[P, R]:
-        made = Task(
+    def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+        chosen, _ = named(function, name, other_names)
+        made = (CoroutineTask if inspect.iscoroutinefunction(function) else Task)(
             function,
-            name=_name(function, name),
+            name=chosen,
             aliases=other_names,
             options=options,
             backoff=policy,
@@ -363,41 +396,3 @@ def _restored(module: str, name: str, options: CallOptions) -> Task[Any, Any]:
     task = copy.copy(found)
     task.options = options
     return task
-
-
-def _location(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
-
-
-def named(function: Callable[..., Any], name: str | None, aliases: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """The name and the aliases of a task.
-
-    Raises:
-        InvalidOptionError: as ``task``.
-    """
-    return _name(function, name), _names(aliases)
-
-
-def _name(function: Callable[..., Any], name: str | None) -> str:
-    """The task's name: the chosen one, or where the function is."""
-    if not inspect.isroutine(function):
-        raise InvalidOptionError("function", f"@task decorates functions, not {function!r:.200}")
-    if name is not None:
-        return _names((name,), "name")[0]
-    location = _location(function)
-    if "<" in location:
-        raise InvalidOptionError(
-            "name",
-            f"{location} is not at the top of a module: no worker could find it. Move it, or give it a name=...",
-        )
-    return location
-
-
-def _names(names: Iterable[str], option: str = "aliases") -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise InvalidOptionError(option, f"a list of names is needed, not the text {names!r}")
-    names = tuple(names)
-    for name in names:
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise InvalidOptionError(option, f"{name!r} is no task name: one or more printable characters are needed")
-    return names

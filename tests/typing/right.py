@@ -1,7 +1,10 @@
 """Calls that the type checker has to accept, with the types it has to see. Never run: checked by ``test_typing``."""
 
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import assert_type
+from uuid import UUID
 
 from nobroker_django import BackoffPolicy, JobResult, task
 from nobroker_django.decorators import Call, Task
@@ -30,6 +33,40 @@ def send(address: str, copies: int = 1) -> None:
 @task(backoff={"base": 1.0})
 def some_options(*numbers: int) -> list[int]:
     return list(numbers)
+
+
+@task(unique=True)
+async def typed(when: datetime, *who: UUID, amount: Decimal = Decimal(0), **pauses: timedelta) -> dict[UUID, date]:
+    return {}
+
+
+@task
+async def coroutine(number: int) -> int:
+    return number
+
+
+@task(unique=["day"])
+def by_name(day: date, note: str = "") -> None: ...
+
+
+@task(unique=lambda day, note="": f"{day:%Y-%m}")
+def by_function(day: date, note: str = "") -> Iterable[date]:
+    return [day]
+
+
+async def typed_caller(when: datetime, who: UUID, days: Sequence[date]) -> None:
+    result = typed.enqueue(when, who, who, amount=Decimal("1.5"), first=timedelta(1))
+    assert_type(by_name.enqueue_many([by_name.s(day) for day in days]), list[JobResult[None]])
+    assert_type(by_function.using(queue_name="emails").enqueue(days[0]).return_value, Iterable[date])
+    assert_type(by_function.enqueue(day=days[0]).created, bool | None)
+    assert_type(result, JobResult[dict[UUID, date]])
+    assert_type(await typed(when), dict[UUID, date])
+    assert_type(await typed.aenqueue(when, first=timedelta(1)), JobResult[dict[UUID, date]])
+    assert_type(typed.using(delay=5).get_result("id").return_value, dict[UUID, date])
+    assert_type(await typed.using(delay=5)(when), dict[UUID, date])
+    assert_type(typed.enqueue_many([typed.s(when, who)]), list[JobResult[dict[UUID, date]]])
+    assert_type(await coroutine.aget_result("id"), JobResult[int])
+    assert_type(await coroutine(1), int)
 
 
 async def caller() -> None:

@@ -4,7 +4,10 @@ Each is marked with the error that mypy has to find. With ``warn_unused_ignores`
 error of its own, so this file is clean only if every one is refused.
 """
 
-from nobroker_django import task
+from datetime import date, datetime
+from uuid import UUID
+
+from nobroker_django import JobResult, task
 
 
 @task
@@ -15,6 +18,32 @@ def bare(order_id: int, *, notify: bool = True) -> str:
 @task(queue_name="emails")
 def send(address: str) -> None:
     return None
+
+
+@task(unique=True)
+async def typed(when: datetime, *who: UUID, day: date | None = None) -> date:
+    return when.date()
+
+
+async def typed_caller(when: datetime, who: UUID) -> None:
+    typed.enqueue("2030-01-01")  # type: ignore[arg-type]
+    typed.enqueue(when.timestamp())  # type: ignore[arg-type]
+    typed.enqueue(when, "who")  # type: ignore[arg-type]
+    typed.enqueue(when, who, day="2030-01-01")  # type: ignore[arg-type]
+    typed.enqueue(when, who, days=None)  # type: ignore[call-arg]
+    typed.s(who)  # type: ignore[arg-type]
+    await typed.aenqueue(3)  # type: ignore[arg-type]
+    typed.enqueue_many([bare.s(1)])  # type: ignore[list-item]
+    text: str = typed.enqueue(when).return_value  # type: ignore[assignment]
+    other: JobResult[str] = typed.get_result("id")  # type: ignore[assignment]
+    waited: JobResult[int] = typed.enqueue(when).wait()  # type: ignore[assignment]
+    task(unique=1)  # type: ignore[call-overload]
+    task(unique=[1])  # type: ignore[list-item]
+    task(unique=lambda day: 3)  # type: ignore[arg-type, return-value]
+    number: int = await typed(when)  # type: ignore[assignment]
+    year: int = typed(when).year  # type: ignore[attr-defined]
+    typed.using(unique=True)  # type: ignore[call-arg]
+    del text, other, waited, number, year
 
 
 async def caller() -> None:

@@ -353,7 +353,8 @@ def deploy(name: str, function: Any, **options: Any) -> Task[Any, Any]:
     known = registry.find(name)
     if known is not None:
         registry.unregister(known)
-    return task(name=name, **options)(function)
+    made: Task[Any, Any] = task(name=name, **options)(function)
+    return made
 
 
 @pytest.fixture
