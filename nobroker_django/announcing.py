@@ -24,22 +24,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nobroker_django")
 _LOGGING = 1
 """How many receivers of each signal Django itself has."""
-_senders: dict[str, type] | None = None
+_senders: tuple[dict[str, type], str] | None = None
 
 
 def senders() -> dict[str, type]:
-    """The backends of ours that ``TASKS`` has: alias and class, in the order of the setting, "default" first."""
-    global _senders
-    if _senders is None:
-        given = getattr(settings, "TASKS", None) if compat.AVAILABLE else None
-        found = {alias: cls for alias, params in (given or {}).items() if (cls := _class_of(params)) is not None}
-        _senders = dict(sorted(found.items(), key=lambda item: item[0] != "default"))
-    return _senders
+    """The backends of ours that ``TASKS`` has: alias and class, "default" first."""
+    return _known()[0]
 
 
 def alias() -> str:
-    """The alias under which tasks of our own decorator are announced; empty: they are not."""
-    return next(iter(senders()), "")
+    """Under which tasks of our own decorator are announced: a backend that stores jobs; empty: there is none."""
+    return _known()[1]
+
+
+def _known() -> tuple[dict[str, type], str]:
+    global _senders
+    if _senders is None:
+        given = getattr(settings, "TASKS", None) if compat.AVAILABLE else None
+        if not given:
+            _senders = {}, ""
+        else:
+            from .backend import NobrokerBackend, TaskBackend
+
+            found = {alias: _class_of(given[alias]) for alias in sorted(given, key=lambda alias: alias != "default")}
+            ours = {alias: cls for alias, cls in found.items() if issubclass(cls, TaskBackend)}
+            _senders = ours, next((alias for alias, cls in ours.items() if issubclass(cls, NobrokerBackend)), "")
+    return _senders
 
 
 def enqueued(result: JobResult[Any]) -> None:
@@ -80,14 +90,12 @@ def _send(signal: Any, sender: type, result: JobResult[Any]) -> None:
         logger.exception("A receiver of a task signal failed for job %s", result.id, extra={"job_id": result.id})
 
 
-def _class_of(params: Any) -> type | None:
-    from .backend import NobrokerBackend
-
+def _class_of(params: Any) -> type:
     try:
         found = import_string(params["BACKEND"])
     except Exception:
-        return None  # Django says so when that backend is used, and check_tasks before
-    return found if isinstance(found, type) and issubclass(found, NobrokerBackend) else None
+        return object  # Django says so when that backend is used, and its check before
+    return found if isinstance(found, type) else object
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:

@@ -14,7 +14,8 @@ class NobrokerConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks, which read settings and look at the directory only when they are run."""
-        from . import checks
+        from . import checks, checks_of_backends
 
-        for check in (checks.check_settings, checks.check_directory, checks.check_tasks):
+        ours = (checks.check_settings, checks.check_directory, checks.check_tasks, checks_of_backends.check_backends)
+        for check in ours:
             register(check, checks.TAG)

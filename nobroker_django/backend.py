@@ -20,8 +20,10 @@ from .decorators import Task
 from .discovery import find_or_import
 from .engine.errors import InvalidOptionError
 from .engine.inspection import queue_exists
+from .engine.job import Job
 from .enqueueing import enqueue_one
 from .limits import chosen_limits
+from .memory import Memory, of_settings
 from .naming import named
 from .options import CallOptions
 from .results import JobResult, ResultNotFoundError, look_up, name_in, result_of
@@ -42,6 +44,7 @@ class TaskBackend(compat.BaseTaskBackend):
     supports_defer = True
     supports_async_task = True
     supports_priority = True
+    memory: Memory | None = None
 
     @property
     def queues(self) -> set[str]:
@@ -91,6 +94,43 @@ class TaskBackend(compat.BaseTaskBackend):
         chosen.options, chosen.source = options, task
         return chosen
 
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[Any]:
+        """Store a call of a task, of Django's decorator or of ours; see ``decorators.Task.enqueue``.
+
+        Raises:
+            InvalidTask: an option or the queue.
+            NobrokerError: as ``decorators.Task.enqueue``.
+        """
+        result = enqueue_one(self.entry_of(task), args, kwargs, self.memory)
+        result.backend = self.alias
+        return result
+
+    def get_result(self, result_id: str) -> JobResult[Any]:
+        """The result of a job, whichever queue it is in.
+
+        Raises:
+            TaskResultDoesNotExist: no queue knows it.
+            TaskResultMismatch: it is no call of a task that is known here.
+        """
+        memory = self.memory or of_settings()
+        found = _in_queues(result_id) if memory is None else memory.find(result_id)
+        if found is None:
+            raise compat.TaskResultDoesNotExist(result_id)
+        queue, job = found
+        name = name_in(job)
+        task = find_or_import(name) if name is not None else None
+        if task is None:
+            raise compat.TaskResultMismatch(f"job {result_id} of queue {queue!r} is a call of {name}: not known here")
+        result = result_of(task, queue, job, memory)
+        result.backend = self.alias
+        return result
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """Asked by Django's check of ``TASKS``; see ``checks_of_backends``."""
+        from .checks_of_backends import check_application
+
+        return list(check_application(self))
+
     def _registered(self, task: Any, options: CallOptions, own: Mapping[str, Any]) -> Task[Any, Any]:
         name, aliases = named(task.func, own["task_name"], own["aliases"] or ())
         known = registry.find(name)
@@ -116,38 +156,43 @@ class NobrokerBackend(TaskBackend):
 
     supports_get_result = True
 
-    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[Any]:
-        """Store a call of a task, of Django's decorator or of ours; see ``decorators.Task.enqueue``.
 
-        Raises:
-            InvalidTask: an option or the queue.
-            NobrokerError: as ``decorators.Task.enqueue``.
-        """
-        return enqueue_one(self.entry_of(task), args, kwargs)
+class ImmediateBackend(TaskBackend):
+    """Runs a job where it is enqueued, or after the commit of the transaction that it is enqueued in."""
 
-    def get_result(self, result_id: str) -> JobResult[Any]:
-        """The result of a job, looked for in every queue of ``NOBROKER``.
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.memory = Memory(runs=True)
 
-        Raises:
-            TaskResultDoesNotExist: no queue knows it.
-            TaskResultMismatch: it is no call of a task that is known here.
-        """
-        settings = conf.get_settings()
-        for queue in settings.queues:
-            if not queue_exists(settings.dir, queue):
-                continue
+
+class DummyBackend(TaskBackend):
+    """Runs nothing and keeps what was enqueued, in this thread: ``results``, in order."""
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.memory = Memory(runs=False)
+
+    @property
+    def results(self) -> list[JobResult[Any]]:
+        """What is enqueued, and committed where there was a transaction."""
+        assert self.memory is not None
+        return [self.get_result(job_id) for job_id in self.memory.ids()]
+
+    def clear(self) -> None:
+        """Forget it."""
+        assert self.memory is not None
+        self.memory.clear()
+
+
+def _in_queues(job_id: str) -> tuple[str, Job] | None:
+    settings = conf.get_settings()
+    for queue in settings.queues:
+        if queue_exists(settings.dir, queue):
             try:
-                job = look_up(queue, result_id)
+                return queue, look_up(queue, job_id)
             except (ResultNotFoundError, InvalidOptionError):
-                continue
-            name = name_in(job)
-            task = find_or_import(name) if name is not None else None
-            if task is None:
-                raise compat.TaskResultMismatch(
-                    f"job {result_id} of queue {queue!r} is a call of {name}: not known here"
-                )
-            return result_of(task, queue, job)
-        raise compat.TaskResultDoesNotExist(result_id)
+                pass
+    return None
 
 
 _CALL_OPTIONS = ("max_attempts", "visibility_timeout", "job_id", "database", "on_commit")

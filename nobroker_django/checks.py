@@ -21,6 +21,7 @@ from django.core.checks import CheckMessage, Error, Info
 from django.core.exceptions import ImproperlyConfigured
 
 from . import conf, mounts
+from .checks_of_backends import check_immediate
 from .engine.backoff import BackoffPolicy
 from .limits import limits_of
 
@@ -41,7 +42,13 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMe
     if mistakes:
         return [Error(text, id="nobroker.E001") for text in mistakes]
     settings = conf.get_settings()
-    return [*_database(settings), *_outbox(settings), *_times(settings), *_durability(settings)]
+    return [
+        *_database(settings),
+        *check_immediate(settings),
+        *_outbox(settings),
+        *_times(settings),
+        *_durability(settings),
+    ]
 
 
 def check_directory(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:

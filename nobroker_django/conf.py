@@ -67,6 +67,7 @@ class Settings:
     on_commit: bool = True
     database: str = "default"
     outbox: bool = False
+    immediate: bool = False
     imports: tuple[str, ...] = ()
 
 
@@ -82,9 +83,14 @@ def get_settings() -> Settings:
             getattr(django_settings, "NOBROKER", {}),
             debug=bool(django_settings.DEBUG),
             base_dir=getattr(django_settings, "BASE_DIR", None),
-            testing=hasattr(mail, "outbox"),
+            testing=in_tests(),
         )
     return _parsed
+
+
+def in_tests() -> bool:
+    """Whether a test runner has set up Django's test environment."""
+    return hasattr(mail, "outbox")
 
 
 def queue_settings(alias: str) -> QueueSettings:
@@ -324,6 +330,7 @@ _GLOBAL_KEYS: dict[str, tuple[str, _Check]] = {
     "ON_COMMIT": ("on_commit", _boolean),
     "DATABASE": ("database", _text),
     "OUTBOX": ("outbox", _boolean),
+    "IMMEDIATE": ("immediate", _boolean),
     "IMPORTS": ("imports", _texts),
 }
 _parsed: Settings | None = None

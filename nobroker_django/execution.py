@@ -6,6 +6,7 @@ caller. Time limits, leases, threads and the recording belong to ``worker``.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import enum
 import inspect
@@ -14,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -298,21 +300,33 @@ def limits_in(task: Task[Any, Any], queue: str) -> Limits:
     return limits_of(task, conf.get_settings().queues.get(queue, conf.QueueSettings()))
 
 
+def perform_here(queue: str, job: Job) -> Performed:
+    """Run a job of a queue in this thread, under its soft time limit; a coroutine function on a loop of its own."""
+    if not is_coroutine(job):
+        return perform(queue, job, lambda task: soft_limits.running(limits_in(task, queue).soft))
+
+    def guard(task: Task[Any, Any], coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        return run_limited(coroutine, limits_in(task, queue).soft)
+
+    def run() -> Performed:
+        return contextvars.Context().run(async_to_sync(perform_async), queue, job, guard)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run()
+    # Called from a coroutine: that loop cannot run another one in this thread.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
+
 def execute(queue: WorkerQueue, job: Job) -> Report:
     """Run a leased job under its soft time limit and record what became of it, durably.
 
     Raises:
         NobrokerError: the outcome could not be recorded.
     """
-    if is_coroutine(job):
-        performed = contextvars.Context().run(
-            async_to_sync(perform_async),
-            queue.name,
-            job,
-            lambda task, coroutine: run_limited(coroutine, limits_in(task, queue.name).soft),
-        )
-    else:
-        performed = perform(queue.name, job, lambda task: soft_limits.running(limits_in(task, queue.name).soft))
+    performed = perform_here(queue.name, job)
     answer = queue.exchange([performed.ended])
     answer.confirm()
     return report_of(performed, answer.settled[0])

@@ -15,6 +15,7 @@ from typing import Any
 from django.core.signals import setting_changed
 
 from . import conf
+from .engine.clock import Clock, system_clock
 from .engine.errors import NobrokerError
 from .engine.worker_queue import WorkerQueue
 
@@ -40,7 +41,9 @@ def get_queue(alias: str = conf.DEFAULT_QUEUE) -> WorkerQueue:
         return queue
 
 
-def open_queue(alias: str, options: conf.QueueSettings, *, lock_timeout: float = 10.0) -> WorkerQueue:
+def open_queue(
+    alias: str, options: conf.QueueSettings, *, lock_timeout: float = 10.0, clock: Clock = system_clock
+) -> WorkerQueue:
     """A new ``Queue`` object below ``NOBROKER["DIR"]``, which the caller closes; it waits that long (s) for others."""
     return WorkerQueue(
         conf.get_settings().dir,
@@ -53,6 +56,7 @@ def open_queue(alias: str, options: conf.QueueSettings, *, lock_timeout: float =
         file_mode=options.file_mode,
         dir_mode=options.dir_mode,
         lock_timeout=lock_timeout,
+        clock=clock,
     )
 
 

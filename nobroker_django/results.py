@@ -21,6 +21,7 @@ from . import compat
 from .datetimes import moment
 from .engine.errors import InvalidOptionError, JobConflictError, JobNotFoundError, NobrokerError
 from .engine.job import Job, JobError, JobState
+from .memory import Memory, of_settings
 from .queues import get_queue
 
 if TYPE_CHECKING:
@@ -143,7 +144,9 @@ class JobResult(_TaskResult, Generic[R]):
         job: Job | None = None,
         *,
         payload: Any = None,
+        memory: Memory | None = None,
     ) -> None:
+        """Args: ``memory`` has the job in the place of the queue."""
         self.id = job_id
         self.task: Any = task if task.source is None else task.source
         self.task_name = task.name
@@ -154,6 +157,7 @@ class JobResult(_TaskResult, Generic[R]):
         self.conflict: JobConflictError | None = None
         self._payload = payload if job is None else job.payload
         self._job = job
+        self._memory = memory
 
     def __repr__(self) -> str:
         return f"<JobResult {self.id} of {self.task_name} in {self.queue_name}: {self.status}>"
@@ -170,7 +174,7 @@ class JobResult(_TaskResult, Generic[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         kept = self.__dict__ | {"id": self.id, "task": self.task, "backend": self.backend}
-        del kept["_return_values"]
+        del kept["_return_values"], kept["_memory"]
         return _restored, (kept,)
 
     @property
@@ -263,7 +267,7 @@ class JobResult(_TaskResult, Generic[R]):
         """
         if self.conflict is not None:
             raise self.conflict
-        self._job = look_up(self.queue_name, self.id)
+        self._job = look_up(self.queue_name, self.id, self._memory)
 
     async def arefresh(self) -> None:
         """``refresh()`` without blocking the event loop."""
@@ -319,9 +323,9 @@ def load_result(task: Task[Any, R], queue_name: str, job_id: str) -> JobResult[R
     return JobResult(task, queue_name, job_id, job)
 
 
-def result_of(task: Task[Any, R], queue_name: str, job: Job) -> JobResult[R]:
+def result_of(task: Task[Any, R], queue_name: str, job: Job, memory: Memory | None = None) -> JobResult[R]:
     """The result of a job as it is, with a ``task`` that has the job's queue and priority."""
-    result: JobResult[R] = JobResult(task, queue_name, job.id, job)
+    result: JobResult[R] = JobResult(task, queue_name, job.id, job, memory=memory)
     shown = result.task
     if (shown.queue_name, shown.priority) != (queue_name, job.priority):
         try:
@@ -331,14 +335,18 @@ def result_of(task: Task[Any, R], queue_name: str, job: Job) -> JobResult[R]:
     return result
 
 
-def look_up(queue_name: str, job_id: str) -> Job:
+def look_up(queue_name: str, job_id: str, memory: Memory | None = None) -> Job:
     """A job by its id.
 
+    Args:
+        memory: where it is if it is in no queue; that of the settings is used if there is one.
+
     Raises:
-        ResultNotFoundError: the queue knows no such job.
+        ResultNotFoundError: there is no such job.
     """
+    memory = memory or of_settings()
     try:
-        return get_queue(queue_name).get(job_id)
+        return get_queue(queue_name).get(job_id) if memory is None else memory.get(queue_name, job_id)
     except JobNotFoundError as error:
         raise ResultNotFoundError(error.job_id, error.queue) from None
 
@@ -360,7 +368,7 @@ def _restored(state: dict[str, Any]) -> JobResult[Any]:
     task: Any = result.task
     if compat.is_django_task(task):
         task = task.get_backend().entry_of(task)
-    result._return_values = task.return_values
+    result._return_values, result._memory = task.return_values, None
     return result
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["nobroker_django.pytest_plugin"]  # which pytest finds by itself where the package is installed
+
 # The same examples in every run, and no opinion about how long one takes: a busy machine fails no test. The long tests
 # draw new ones.
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

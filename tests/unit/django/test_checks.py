@@ -8,7 +8,7 @@ import pytest
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 
-from nobroker_django import Queue, checks, task
+from nobroker_django import Queue, checks, checks_of_backends, compat, task
 from nobroker_django.management.commands.nobroker_work import Command as Work
 from nobroker_django.mounts import Mount
 from nobroker_django.outbox import checks as outbox_checks
@@ -56,7 +56,7 @@ def test_nothing_is_found_where_nothing_is_wrong():
 
 
 def test_the_documented_ids_are_those_of_the_code_and_of_these_tests():
-    sources = Path(checks.__file__).read_text() + Path(outbox_checks.__file__).read_text()
+    sources = "".join(Path(module.__file__).read_text() for module in (checks, checks_of_backends, outbox_checks))
     code = set(re.findall(r'"nobroker\.([EIW][0-9]{3})"', sources))
     documented = re.findall(r"^\| `nobroker\.([EIW][0-9]{3})` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
     tested = set(re.findall(r'"([EIW][0-9]{3})"', Path(__file__).read_text()))
@@ -383,3 +383,80 @@ def test_a_worker_checks_when_it_starts_but_imports_no_tasks(change, monkeypatch
     change(RETENTION=1)
     assert found() == []
     assert imported == ["tasks"]
+
+
+# -- backends
+
+
+NOBROKER_BACKEND = "nobroker_django.backend.NobrokerBackend"
+needs_framework = pytest.mark.skipif(not compat.AVAILABLE, reason="this Django has no task framework")
+
+
+@pytest.fixture
+def backend(settings):
+    def backend(kind=NOBROKER_BACKEND, **params):
+        settings.TASKS = {"default": {"BACKEND": kind, **params}}
+
+    return backend
+
+
+@needs_framework
+@pytest.mark.parametrize("queues", [{}, {"QUEUES": ["default", "emails"]}, {"OPTIONS": {}}])
+def test_a_backend_that_says_what_nobroker_says_is_fine(backend, queues):
+    backend(**queues)
+    assert found() == []
+    assert compat.task_backends["default"].check() == []
+
+
+@needs_framework
+@pytest.mark.parametrize("queues", [["default"], [], ["default", "emails", "third"]])
+def test_queues_of_tasks_that_differ_are_an_error(backend, queues):
+    backend(QUEUES=queues)
+    assert found() == ["E007"]
+    assert "NOBROKER has ['default', 'emails']" in text()
+
+
+@needs_framework
+def test_options_of_a_backend_that_have_no_effect_are_said(backend):
+    backend(OPTIONS={"a": 1}, ENQUEUE_ON_COMMIT=False)
+    assert found() == ["W010"]
+    assert "has ENQUEUE_ON_COMMIT, OPTIONS, which" in text()
+
+
+@needs_framework
+def test_a_backend_without_the_application_is_an_error(backend, settings):
+    backend()
+    settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if name != "nobroker_django"]
+    (message,) = compat.task_backends["default"].check()
+    assert message.id.split(".")[1] == "E006"
+    if compat.SOURCE == "django.tasks":
+        assert message in run_checks()
+
+
+@needs_framework
+def test_a_backend_beside_wrong_settings_leaves_the_word_to_them(backend, change):
+    backend(QUEUES=["default"])
+    change(RETENTON=1)
+    assert found() == ["E001"]
+
+
+@needs_framework
+@pytest.mark.parametrize("kind", ["ImmediateBackend", "DummyBackend"])
+def test_a_backend_without_queues_is_for_development_and_tests(backend, settings, monkeypatch, kind):
+    backend(f"nobroker_django.backend.{kind}")
+    assert found() == []
+    monkeypatch.setattr("nobroker_django.conf.in_tests", lambda: False)
+    assert found() == ["W011"]
+    settings.DEBUG = True
+    assert found() == []
+
+
+def test_immediate_is_for_development_and_tests(change, settings, monkeypatch):
+    change(IMMEDIATE=True)
+    assert found() == []
+    monkeypatch.setattr("nobroker_django.conf.in_tests", lambda: False)
+    assert found() == ["W011"]
+    settings.DEBUG = True
+    assert found() == []
+    change(IMMEDIATE="yes")
+    assert found() == ["E001"]

@@ -1,0 +1,143 @@
+"""Jobs that are in no queue: run where they are enqueued, or only kept. For development and tests.
+
+Invariant: what a queue would refuse is refused here, with the same errors, and the arguments and the return value make
+the same way through JSON. Nothing is durable, other processes see nothing, and a job is tried once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.signals import setting_changed
+from msgspec.structs import replace
+
+from . import conf
+from .engine.errors import JobConflictError, JobNotFoundError
+from .engine.job import Job, JobState, new_job_id
+from .engine.payload import decode_payload, encode_payload
+
+MOST = 10_000
+"""How many jobs are remembered; of more the oldest are forgotten."""
+
+
+class Memory:
+    """The jobs of one backend, or of ``IMMEDIATE``.
+
+    Args:
+        runs: whether a job is run as soon as it is there.
+    """
+
+    def __init__(self, *, runs: bool) -> None:
+        self.runs = runs
+        self._jobs: OrderedDict[tuple[str, str], Job] = OrderedDict()
+
+    def add(
+        self,
+        queue: str,
+        payloads: Sequence[Any],
+        job_ids: Sequence[str | None],
+        *,
+        priority: int,
+        due: float | None,
+        max_attempts: int | None,
+        visibility_timeout: float | None,
+        unique: bool = False,
+    ) -> list[Job]:
+        """Take in jobs: all, or none.
+
+        Raises:
+            SerializationError: a payload is no exact JSON, or too large.
+            JobConflictError: an id is taken by other work.
+        """
+        now = time.time()
+        jobs = []
+        for payload, job_id in zip(payloads, job_ids, strict=True):
+            kept = decode_payload(encode_payload(payload))
+            known = None if job_id is None else self._jobs.get((queue, job_id))
+            if known is not None and unique and known.state is JobState.DONE:
+                known = None
+            if known is not None and not unique and known.payload != kept:
+                raise JobConflictError(known.id, queue)
+            job = known if known is not None else Job(
+                id=new_job_id() if job_id is None else job_id,
+                payload=kept,
+                priority=priority,
+                max_attempts=max_attempts or conf.queue_settings(queue).max_attempts,
+                available_at=now if due is None else max(now, due),
+                enqueued_at=now,
+                visibility_timeout=visibility_timeout,
+            )  # fmt: skip
+            jobs.append(replace(job, created=known is None))
+        for number, job in enumerate(jobs):
+            if job.created and unique and any(job.id == other.id for other in jobs[:number]):
+                job.created = False  # once in one call
+            if job.created:
+                self._jobs[queue, job.id] = job
+                while len(self._jobs) > MOST:
+                    self._jobs.popitem(last=False)
+        return [replace(job) for job in jobs]
+
+    def get(self, queue: str, job_id: str) -> Job:
+        """A copy of a job.
+
+        Raises:
+            JobNotFoundError: it is not there.
+        """
+        job = self._jobs.get((queue, job_id))
+        if job is None:
+            raise JobNotFoundError(job_id, queue)
+        return replace(job, created=False)
+
+    def find(self, job_id: str) -> tuple[str, Job] | None:
+        """The queue and a copy of a job of which the queue is not known."""
+        for queue, known in self._jobs:
+            if known == job_id:
+                return queue, self.get(queue, known)
+        return None
+
+    def ids(self) -> list[str]:
+        """Of all jobs, oldest first."""
+        return [job_id for _, job_id in self._jobs]
+
+    def run(self, queue: str, job_id: str) -> Job:
+        """Run a job in this thread, whatever time it was to wait for, and return how it stands then.
+
+        Raises:
+            KeyboardInterrupt: somebody wants to stop the program, not the task.
+        """
+        from .execution import as_ended, perform_here
+
+        key = queue, job_id
+        job = replace(self._jobs[key], state=JobState.LEASED, attempts=1, max_attempts=1, started_at=time.time())
+        self._jobs[key] = job
+        performed = perform_here(queue, job)
+        ended = as_ended(job, performed.ended)
+        assert ended is not None, "one attempt is all that there is"
+        self._jobs[key] = ended
+        failure = performed.ended.failure
+        if failure is not None and failure.error_class == "KeyboardInterrupt":
+            raise KeyboardInterrupt
+        return replace(ended)
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._jobs.clear()
+
+
+_immediate = Memory(runs=True)
+
+
+def of_settings() -> Memory | None:
+    """What takes the place of the queues while ``NOBROKER["IMMEDIATE"]`` is on, else None."""
+    return _immediate if conf.get_settings().immediate else None
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting in conf.READ_FROM:
+        _immediate.clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="nobroker_django.memory")
