@@ -13,6 +13,7 @@ ROUNDS = 100
 
 @pytest.mark.contract("DJ-02")
 def test_a_hot_worker_sees_every_committed_row_and_no_job_of_a_rollback(place):
+    """C40."""
     assert place.manage("migrate", "--verbosity", "0").returncode == 0
     work = place.work("--processes", 2, "--threads", 2)
     work.until_ready(2)

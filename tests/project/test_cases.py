@@ -12,6 +12,7 @@ CASE = re.compile(r"\bC\d\d\b")
 CASES = {
     "A": "C01 C03 C05 C06 C09 C11 C12",
     "B": "C13 C14 C16 C18",
+    "F": "C40 C43 C44",
     "H": "C52 C54 C56 C58 C60",
     "I": "C61 C63 C64 C66 C67 C69 C72",
     "J": "C73 C75 C76 C78 C81",
