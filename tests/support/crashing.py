@@ -159,6 +159,17 @@ def recover_draws(trace: TraceFiles, scratch: Path, rng: random.Random, draws: i
             recoverer.try_image(disk.draw(rng), ledger, f"event {number}", again=rng.random() < 0.2)
 
 
+def recover_around_kills(trace: TraceFiles, scratch: Path, rng: random.Random, draws: int, findings: Findings) -> None:
+    """At the events right before and after each kill, recover ``draws`` legal images."""
+    kills = [number for number, event in enumerate(trace.trace) if event.kind == "killed"]
+    recoverer = Recoverer(scratch, findings)
+    found = sum(event.kind == "found" for event in trace.trace)  # which come first, and which ``cuts`` leaves out
+    for number, (disk, ledger, _) in enumerate(cuts(trace), found):
+        if any(-4 <= number - kill <= 6 for kill in kills):
+            for _ in range(draws):
+                recoverer.try_image(disk.draw(rng), ledger, f"event {number}", again=rng.random() < 0.2)
+
+
 def recover_all(trace: TraceFiles, scratch: Path, most: int, findings: Findings) -> int:
     """At every event with at most ``most`` legal images, recover all of them; how many events had more."""
     recoverer, skipped = Recoverer(scratch, findings), 0

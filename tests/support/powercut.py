@@ -46,6 +46,8 @@ class TraceFiles(Watched):
         fail_writes: numbers of the writes to a log that fail, half done.
         kill_at: number of the changing call before which the process ends (if it is a sync: in it): that call, and
             every later one, raises ``Killed``. ``bury`` then closes what it had open.
+        kill_anywhere: every call counts for ``kill_at``, also those that look, lock and close; see ``counted``.
+        half: when that call is a write, half of it is done.
     """
 
     def __init__(
@@ -56,13 +58,16 @@ class TraceFiles(Watched):
         fail_syncs: frozenset[int] = frozenset(),
         fail_writes: frozenset[int] = frozenset(),
         kill_at: int | None = None,
+        kill_anywhere: bool = False,
+        half: bool = False,
     ) -> None:
         super().__init__()
         self.directory = str(directory)
         self.trace: list[Event] = before.trace if before else []
         self.fail_syncs, self.fail_writes = fail_syncs, fail_writes
-        self.kill_at = kill_at
+        self.kill_at, self.kill_anywhere, self.half = kill_at, kill_anywhere, half
         self.syncs = self.writes = self.changes = 0
+        self.counted: list[Call] = []
         self.dead = False
         self._numbers: dict[str, int] = before._numbers if before else {}
         self._lock = threading.RLock()
@@ -108,10 +113,13 @@ class TraceFiles(Watched):
 
     def before(self, call: Call) -> Call:
         creates = call.kind == "open" and bool(call.arguments[0] & os.O_CREAT)
-        if self.kill_at is not None and (creates or call.kind in WRITING):
+        if self.kill_at is not None and (creates or self.kill_anywhere or call.kind in WRITING):
             self.changes += 1
+            self.counted.append(call)
             if self.changes > self.kill_at and not self.dead:
                 self.dead = True
+                if self.half and call.kind in ("write", "pwrite") and self._ours(call.path):
+                    self._write_half(*call.arguments, call.path)
                 self.note("killed")
                 if call.kind in ("datasync", "sync") and self._ours(call.path):
                     self.note("sync-begins", self._number(call.path), threading.get_ident())
@@ -140,6 +148,13 @@ class TraceFiles(Watched):
             if self.writes - 2 in self.fail_writes:
                 raise OSError(28, "made up")
         return call
+
+    def _write_half(self, data: bytes, offset: int, path: str) -> None:
+        data = data[: len(data) // 2]
+        with open(path, "r+b") as file:
+            file.seek(offset)
+            file.write(data)
+        self.note("write", self._number(path), offset, data)
 
     def after(self, call: Call, result: Any) -> None:
         kind, path = call.kind, call.path

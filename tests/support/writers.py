@@ -57,7 +57,7 @@ class Writer:
         self.history = history
         self.rng = rng
         self.faults = faults
-        self._held: list[Job] = []
+        self.mine: list[Job] = []
         self._count = 0
         self._note: Callable[..., None] = lambda *arguments: None
 
@@ -95,7 +95,7 @@ class Writer:
         verbs = [self.enqueue] * 4 + [self.known, self.lease, self.lease, self.requeue, self.compact, self.reopen]
         if self.rng.random() < 0.1:
             verbs = [self.purge, self.discard, self.discard, self.discard]
-        elif self._held and self.rng.random() < 0.6:
+        elif self.mine and self.rng.random() < 0.6:
             verbs = [self.ack, self.ack, self.ack_many, self.nack, self.bury, self.release, self.extend]
         self.rng.choice(verbs)()
 
@@ -166,7 +166,7 @@ class Writer:
 
         def act() -> dict[str, Any]:
             jobs = self.taken(lambda: self.live.lease(count))
-            self._held += jobs
+            self.mine += jobs
             leased = {key_of(job): ("leased", job.attempts) for job in jobs}
             return {"changes": leased, "durable": False}
 
@@ -185,7 +185,7 @@ class Writer:
         return jobs
 
     def _one(self) -> Job:
-        return self._held.pop(self.rng.randrange(len(self._held)))
+        return self.mine.pop(self.rng.randrange(len(self.mine)))
 
     def _finish(
         self, jobs: list[Job], state: Callable[[Job], State], call: Callable[[], list[Job] | Job | None]
@@ -205,7 +205,7 @@ class Writer:
         self._finish([job], done, lambda: self.live.ack(job, result=1))
 
     def ack_many(self) -> None:
-        jobs, self._held = self._held, []
+        jobs, self.mine = self.mine, []
         self._finish(jobs, done, lambda: self.live.ack_many(jobs))
 
     def nack(self) -> None:
@@ -217,12 +217,12 @@ class Writer:
         self._finish([job], lambda job: ("dead", job.attempts), lambda: self.live.bury(job, error="no"))
 
     def release(self) -> None:
-        jobs, self._held = self._held, []
+        jobs, self.mine = self.mine, []
         self._finish(jobs, lambda job: ("ready", job.attempts - 1), lambda: self.live.release(jobs))
 
     def extend(self) -> None:
         def act() -> dict[str, Any]:
-            self.live.extend(self._held[0], 30.0)
+            self.live.extend(self.mine[0], 30.0)
             return {"durable": False}
 
         self.verb([], act)
@@ -271,7 +271,7 @@ class Writer:
     def reopen(self) -> None:
         """Close; the next step opens."""
         self.attempt(self.live.close)
-        self.queue, self._held = None, []
+        self.queue, self.mine = None, []
 
 
 def done(job: Job) -> State:
