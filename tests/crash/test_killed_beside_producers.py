@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nobroker_django.engine import conversion, creation, flip
-from nobroker_django.engine.generations import Layout, list_generations, write_pointer
+from nobroker_django.engine.generations import Layout, flip_pointer, list_generations, write_pointer
 from nobroker_django.engine.new_log import NewLog
 from tests.support.crashing import Findings, drawn, recover_around_kills
 from tests.support.victims import PROTOCOLS, killed_beside_producers
@@ -94,8 +94,6 @@ def _unlink_older(files: Any, layout: Layout) -> None:
 
 
 def old_log_unlinked_before_the_pointer(patch: pytest.MonkeyPatch) -> None:
-    flip_pointer = flip.flip_pointer
-
     def unlinked_first(files: Any, layout: Layout, prepared: Path) -> None:
         _unlink_older(files, layout)
         flip_pointer(files, layout, prepared)

@@ -119,7 +119,8 @@ class TraceFiles(Watched):
             if self.changes > self.kill_at and not self.dead:
                 self.dead = True
                 if self.half and call.kind in ("write", "pwrite") and self._ours(call.path):
-                    self._write_half(*call.arguments, call.path)
+                    data, offset = call.arguments
+                    self._write_half(data[: len(data) // 2], offset, call.path)
                 self.note("killed")
                 if call.kind in ("datasync", "sync") and self._ours(call.path):
                     self.note("sync-begins", self._number(call.path), threading.get_ident())
@@ -150,7 +151,6 @@ class TraceFiles(Watched):
         return call
 
     def _write_half(self, data: bytes, offset: int, path: str) -> None:
-        data = data[: len(data) // 2]
         with open(path, "r+b") as file:
             file.seek(offset)
             file.write(data)

@@ -148,12 +148,14 @@ def check(directory: Path, diary: Diary) -> dict[str, int]:
         AssertionError: a promise was broken.
     """
     enqueued: set[str] = set()
+    in_turn: dict[str, list[str]] = {}  # by process, of which the number begins the key
     acked: dict[str, list[str]] = {}
     leases: dict[str, list[tuple[int, str]]] = {}
     by_process: dict[str, list[str]] = {}
     for what, *words in diary.lines():
         if what == "E":
             enqueued.update(words)
+            in_turn.setdefault(words[0].split("-")[0], []).extend(words)
         elif what == "A":
             acked.setdefault(words[0], []).append(words[1])
         elif what == "L":
@@ -164,6 +166,10 @@ def check(directory: Path, diary: Diary) -> dict[str, int]:
     shown = {job.payload["k"]: job for job in jobs}
     assert len(shown) == len(jobs), "a job is there twice"
     assert not enqueued - shown.keys(), f"lost: {sorted(enqueued - shown.keys())[:5]}"
+    places = {key: place for place, key in enumerate(shown)}
+    for process, keys in in_turn.items():
+        one_after_the_other = [places[key] for key in keys]
+        assert not process.isdigit() or one_after_the_other == sorted(one_after_the_other), f"order of {process}"
     twice = {key: tokens for key, tokens in acked.items() if len(set(tokens)) > 1}
     assert not twice, f"done by two deliveries: {twice}"
     revived = [key for key in acked if shown[key].state is not JobState.DONE]
