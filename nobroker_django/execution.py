@@ -13,7 +13,6 @@ import inspect
 import os
 import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -32,7 +31,7 @@ from .decorators import Task
 from .discovery import find_or_import
 from .engine.endings import Ended
 from .engine.errors import NobrokerError, SerializationError
-from .engine.failures import in_one_line
+from .engine.failures import describe, in_one_line
 from .engine.job import Job, JobError, JobState
 from .engine.payload import decode_payload
 from .engine.worker_queue import Settled, WorkerQueue
@@ -164,8 +163,15 @@ async def perform_async(queue: str, job: Job, guard: AsyncGuard | None = None) -
                 if threads in SyncToAsync.context_to_thread_executor:  # it has called what is not asynchronous
                     await sync_to_async(_close_all_connections)()
     except BaseException as error:
-        run.failure = run.failure or error
+        run.failure = error if run.failure is None else run.failure
     run.end_if_forked()
+    return run.performed()
+
+
+def failed(queue: str, job: Job, error: BaseException) -> Performed:
+    """A delivery that did not come to its task."""
+    run = _Run(queue, job)
+    run.failure = error
     return run.performed()
 
 
@@ -209,8 +215,9 @@ class _Run:
             ended = as_ended(self._job, self.ended)
             if ended is not None:
                 announcing.finished(result_of(self._task, self._queue, ended))
-        finally:
             caches.close_all()
+        except BaseException:  # a receiver may raise KeyboardInterrupt; how the task has ended stands
+            announcing.logger.exception("the end of job %s could not be announced", self._job.id)
 
     def performed(self) -> Performed:
         """What is to be told."""
@@ -223,15 +230,22 @@ class _Run:
     @cached_property
     def ended(self) -> Ended:
         """How it went, once it has."""
+        try:
+            return self._judge()
+        except BaseException as error:  # of what the task returned or raised, when it was looked at
+            return Ended.failed(self._job, error)
+
+    def _judge(self) -> Ended:
         job, failure = self._job, self.failure
         if failure is None:
             try:
                 return Ended.succeeded(job, self.value)
             except SerializationError as error:
                 failure = ReturnValueError(self._name, error)
-        if isinstance(failure, payloads.NotATaskError):
+        # Not isinstance(): that asks the object, too, and an error of the project may answer anything.
+        if issubclass(type(failure), payloads.NotATaskError):
             return Ended.failed(job, failure, final=True)
-        if isinstance(failure, UnknownTaskError):
+        if issubclass(type(failure), UnknownTaskError):
             return Ended.failed(job, failure, delay=conf.get_settings().unknown_task_delay)
         task = self._task
         # Counted from the deliveries so far, as the engine does for the queue's own policy.
@@ -363,18 +377,19 @@ def _call(task: Task[Any, Any], call: payloads.StoredCall, context: tuple[Any, .
 
 def _end_forked_process(failure: BaseException | None) -> NoReturn:
     """End a process that the task has forked and that came back here: the delivery is its parent's to record."""
-    code = 0
-    if isinstance(failure, SystemExit):
-        code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
-    elif failure is not None:
-        code = 1
-        traceback.print_exception(failure)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            pass  # closed or gone: the exit code is what is left to give
-    os._exit(code & 0xFF)
+    code = int(failure is not None)
+    try:
+        if failure is not None and issubclass(type(failure), SystemExit):
+            left = failure.args[0] if failure.args else None
+            code = left & 0xFF if isinstance(left, int) else int(left is not None)
+        elif failure is not None:
+            sys.stderr.write(describe(failure).traceback or "")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        pass  # closed or gone: the exit code is what is left to give
+    finally:
+        os._exit(code)
 
 
 def _close_connections_safely() -> None:

@@ -458,9 +458,9 @@ class Processing:
             return
         if error is None:
             await queue.ack(job)
-        elif isinstance(error, GeneratorExit):
+        elif issubclass(type(error), GeneratorExit):  # isinstance() would ask the object as well
             queue._give_back_later(queue._threads, [job])
-        elif isinstance(error, asyncio.CancelledError) and _is_cancelled():
+        elif issubclass(type(error), asyncio.CancelledError) and _is_cancelled():
             await queue.release([job])
         else:
             try:

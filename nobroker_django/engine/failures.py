@@ -37,19 +37,24 @@ def describe(error: str | BaseException | None) -> FailureText:
         return FailureText(None)
     if not isinstance(error, BaseException):
         return FailureText(_recordable(str.__str__(error) if isinstance(error, str) else _safely(error)))
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return FailureText(
+        _recordable(_safely(error)), _recordable(_name(type(error)), MAX_CLASS_BYTES), _traceback(error)
     )
-    return FailureText(_recordable(_safely(error)), _recordable(name, MAX_CLASS_BYTES), _traceback(error))
+
+
+def _name(kind: type) -> str:
+    try:
+        module, name = str.__str__(kind.__module__), str.__str__(kind.__qualname__)
+        return name if module in ("builtins", "__main__") else f"{module}.{name}"
+    except BaseException:  # of a metaclass
+        return type.__dict__["__name__"].__get__(kind)  # type: ignore[no-any-return]
 
 
 def _safely(error: object) -> str:
     try:
-        text = str(error)
-        return text if isinstance(text, str) else f"<{type(error).__name__}: its text is no str>"
+        return str.__str__(str(error))  # what it has made may be a subclass with methods of its own
     except BaseException as second:
-        return f"<{type(error).__name__}: its text cannot be had, str() raised {type(second).__name__}>"
+        return f"<{_name(type(error))}: its text cannot be had, str() raised {_name(type(second))}>"
 
 
 def _traceback(error: BaseException) -> str | None:

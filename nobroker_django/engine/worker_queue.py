@@ -18,7 +18,6 @@ from .durability import Promise
 from .endings import Ended
 from .errors import JobNotFoundError, NobrokerError, NotLeasedError, StorageError
 from .job import Job, JobState
-from .liveness import Liveness
 from .once import Once
 from .queue import Queue
 from .records import Extend, Record, Started
@@ -79,14 +78,6 @@ class WorkerQueue(Queue, Once):
     """A queue as the processes of a worker use it: all of ``Queue``, and verbs for many jobs at a time."""
 
     _unsynced: tuple[int | None, Deadline] = (None, Deadline(0.0))  # what `sync_older` has seen, and when it is old
-
-    def register_worker(self) -> Liveness:
-        """A worker of this queue, whose leases come back as soon as it has ended.
-
-        Raises:
-            OSError: the file system refused; without one, the deadlines decide.
-        """
-        return self._register_worker()
 
     def exchange(
         self,

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from nobroker_django.engine.bell import SAFETY_SECONDS
@@ -183,9 +183,8 @@ class Clerk:
         for desk in line:
             if desk.rest:
                 continue
-            starting, returned = self._sort(desk)
+            starting, returned, free = self._sort(desk)
             self._allowed -= len(starting)
-            free = self._free(starting)
             count, begin = self._appetite(desk, free)
             if not (desk.ended or starting or returned or count):
                 continue
@@ -202,14 +201,14 @@ class Clerk:
             self._perhaps_finish()
         return did
 
-    def _sort(self, desk: Desk) -> tuple[list[Job], list[Job]]:
-        """Of what was fetched: what begins now, and what is given back."""
+    def _sort(self, desk: Desk) -> tuple[list[Job], list[Job], int]:
+        """Of what was fetched: what begins now, and what is given back. Threads that are free then."""
         starting: list[Job] = []
         returned: list[Job] = []
-        if not desk.fetched:
-            return starting, returned
-        stale = time.monotonic() - STALE_SECONDS
         room = {kind: self._places.free(coroutine=kind) for kind in (False, True)}
+        if not desk.fetched:
+            return starting, returned, room[False]
+        stale = time.monotonic() - STALE_SECONDS
         kept = deque(desk.fetched)
         desk.fetched.clear()
         for one in kept:
@@ -222,12 +221,7 @@ class Clerk:
                 desk.probing = False
             else:
                 desk.fetched.append(one)
-        return starting, returned
-
-    def _free(self, starting: Sequence[Job]) -> int:
-        """Threads that are left for what is fetched now."""
-        kinds = [is_coroutine(job) for job in starting]
-        return self._places.free(coroutine=False) - kinds.count(False)
+        return starting, returned, room[False]
 
     def _appetite(self, desk: Desk, free: int) -> tuple[int, int]:
         """How many jobs to fetch, and how many of them begin at once."""

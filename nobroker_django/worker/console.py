@@ -8,8 +8,11 @@ standard output. The project's ``LOGGING`` is not touched: records go to ``nobro
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import traceback
+from collections.abc import Mapping
 from typing import TextIO
 
 from nobroker_django.cli.text import escape, iso, shorten, write_line
@@ -43,20 +46,37 @@ class Console:
 
     def warning(self, text: str) -> None:
         """A line that also goes to the project's logging."""
-        logger.warning("%s: %s", self._prefix, escape(text))
         self.line(text, verbosity=0)
+        _log(logging.WARNING, f"{self._prefix}: {escape(text)}")
 
     def job(self, queue: str, report: Report) -> None:
         """What became of a delivery."""
         text = describe(report)
-        facts = {"job_id": report.job_id, "task": report.task, "queue": queue, "attempt": report.attempt}
+        facts = {
+            "job_id": report.job_id,
+            "task": report.task,
+            "queue": queue,
+            "attempt": report.attempt,
+        }
         level = logging.INFO if report.outcome is Outcome.SUCCEEDED else logging.WARNING
         if report.outcome in (Outcome.DEAD, Outcome.UNRECORDED):
             level = logging.ERROR
-        logger.log(level, "%s", escape(text), extra=facts)
+        _log(level, escape(text), facts)
         # On a terminal the live line counts what went well.
         quiet = self._live and report.outcome is Outcome.SUCCEEDED
         self.line(f"{queue}: {text}", verbosity=2 if quiet else 1)
+
+
+def _log(level: int, text: str, facts: Mapping[str, object] | None = None) -> None:
+    """A record for the project's logging, whose handlers and filters may fail."""
+    try:
+        logger.log(level, "%s", text, extra=facts)
+    except Exception:
+        if logging.raiseExceptions and sys.stderr is not None:  # as logging itself does
+            try:
+                traceback.print_exc()
+            except (OSError, ValueError):
+                pass
 
 
 def describe(report: Report) -> str:

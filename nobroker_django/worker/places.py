@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from nobroker_django import registry
 from nobroker_django.engine.job import Job
-from nobroker_django.execution import AsyncGuard, Guard, Performed, is_coroutine, perform, perform_async
+from nobroker_django.execution import AsyncGuard, Guard, Performed, failed, is_coroutine, perform, perform_async
+
+logger = logging.getLogger("nobroker_django.worker")
 
 Work = tuple[str, Job, Guard, Callable[[Performed], None]]
 
@@ -48,23 +52,39 @@ class Loop:
     def __init__(self, number: int) -> None:
         self.number = number
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Performed]] = set()
 
     def put(self, queue: str, job: Job, guard: AsyncGuard, announce: Callable[[Performed], None]) -> None:
         """Run a job."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="nobroker-loop", daemon=True).start()
+            threading.Thread(target=_run_for_ever, args=(self._loop,), name="nobroker-loop", daemon=True).start()
         self._loop.call_soon_threadsafe(self._begin, queue, job, guard, announce)
 
     def _begin(self, queue: str, job: Job, guard: AsyncGuard, announce: Callable[[Performed], None]) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._run(queue, job, guard, announce), context=contextvars.Context())
+        task = self._loop.create_task(perform_async(queue, job, guard), context=contextvars.Context())
         self._tasks.add(task)  # the loop alone holds tasks weakly
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, queue, job, announce))
 
-    async def _run(self, queue: str, job: Job, guard: AsyncGuard, announce: Callable[[Performed], None]) -> None:
-        announce(await perform_async(queue, job, guard))
+    def _ended(
+        self, queue: str, job: Job, announce: Callable[[Performed], None], task: asyncio.Task[Performed]
+    ) -> None:
+        self._tasks.discard(task)
+        try:
+            performed = task.result()
+        except BaseException as error:  # another task has cancelled it before it began
+            performed = failed(queue, job, error)
+        announce(performed)
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    """Whatever a task does to the loop: stop it, or let SystemExit or KeyboardInterrupt out of a task of its own."""
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException:
+            logger.exception("an exception came out of the event loop of the coroutine tasks, which goes on")
 
 
 class Places:
@@ -74,7 +94,7 @@ class Places:
         self.threads = Threads(threads)
         self.loop = Loop(coroutines)
         self.busy = {False: 0, True: 0}
-        self._on_the_loop: set[int] = set()
+        self._kinds: dict[int, bool] = {}  # of what runs, by the identity of the job
 
     def start(self) -> None:
         """Start the threads (after the fork)."""
@@ -95,17 +115,14 @@ class Places:
         self, queue: str, job: Job, guard: Guard, async_guard: AsyncGuard, announce: Callable[[Performed], None]
     ) -> None:
         """Put a job on a free place of its kind."""
-        if is_coroutine(job):
-            self.busy[True] += 1
-            self._on_the_loop.add(id(job))
+        kind = self._kinds[id(job)] = is_coroutine(job)
+        self.busy[kind] += 1
+        if kind:
             self.loop.put(queue, job, async_guard, announce)
         else:
-            self.busy[False] += 1
             self.threads.put(queue, job, guard, announce)
 
     def left(self, job: Job) -> None:
         """The job has ended: its place is free."""
         # Not asked again: running the first job of a task may be what made the task known.
-        kind = id(job) in self._on_the_loop
-        self._on_the_loop.discard(id(job))
-        self.busy[kind] -= 1
+        self.busy[self._kinds.pop(id(job))] -= 1

@@ -371,7 +371,7 @@ class Supervisor:
         if slot.sentence is not None:
             self._pass_sentence(slot.sentence)
             slot.sentence = None
-        why = verdict or f"its process (pid {pid}) {_what_became_of_it(code)}"
+        why = verdict or f"its process (pid {pid}) {_how_it_ended(code)}"
         taken = self._watch.bury(slot.holders(), why, punish=verdict is None)
         slot.close()  # not before: others would take the jobs back without knowing why
         # What cannot even start ends the command; in place of one that did work it is tried again.
@@ -392,7 +392,7 @@ class Supervisor:
         if code == EXIT_RECYCLED or verdict is not None:
             slot.start_at = time.monotonic()
             return
-        self._restart(slot, pid, code)
+        self._restart(slot, pid, code, taken)
 
     def _swept(self) -> None:
         """The outbox was swept; where all that is ready is to be run, that is waited for."""
@@ -404,19 +404,17 @@ class Supervisor:
             if not slot.pid and not slot.started and slot.start_at is None:
                 slot.start_at = time.monotonic()
 
-    def _restart(self, slot: Slot, pid: int, code: int) -> None:
+    def _restart(self, slot: Slot, pid: int, code: int, taken: int) -> None:
         lived = time.monotonic() - slot.started
         slot.deaths = 1 if lived >= HEALTHY_AFTER else slot.deaths + 1
         pause = BackoffPolicy(base=FIRST_RESTART, max_delay=LONGEST_RESTART, jitter=0.0).delay_for(slot.deaths)
         slot.start_at = time.monotonic() + pause
-        what = _what_became_of_it(code)
+        what = "stopped" if code == EXIT_STOPPED and not taken else _how_it_ended(code)
         self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
 
 
-def _what_became_of_it(code: int) -> str:
-    if code < 0:
-        return f"was killed by {_signal_name(-code)}"
-    return "stopped" if code == EXIT_STOPPED else f"ended with code {code}"
+def _how_it_ended(code: int) -> str:
+    return f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
 
 
 def _collect(pid: int) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """Tasks for the acceptance tests. They leave files as traces, and wait for files: events, not sleeps."""
 
 import asyncio
+import contextvars
 import ctypes
 import math
 import multiprocessing
@@ -197,3 +198,90 @@ async def meet(directory: str, name: str, number: int) -> int:
             raise TimeoutError
         await asyncio.sleep(0.01)
     return number
+
+
+@task
+async def disturb(directory: str, how: str) -> str:
+    """Do to the event loop what a coroutine task should not; wait for the others, which have not begun, first."""
+    place = Path(directory)
+    loop = asyncio.get_running_loop()
+
+    async def leave() -> None:
+        raise {"exit": SystemExit(3), "interrupt": KeyboardInterrupt()}[how]
+
+    trace(place / "disturbed", how)
+    if how == "stop":
+        loop.stop()
+    elif how == "cancel everybody":
+        for other in asyncio.all_tasks() - {asyncio.current_task()}:
+            other.cancel()
+    else:
+        leaving = loop.create_task(leave())
+        await asyncio.sleep(0)
+        assert leaving.done()
+    await asyncio.sleep(0.01)
+    return how
+
+
+_number = contextvars.ContextVar("_number", default=0)
+
+
+@task
+async def ask_in_many_ways(directory: str, name: str) -> list[int]:
+    """Use the database and enqueue, both ways, from a coroutine; the values of a context variable before and after."""
+    from django.contrib.auth.models import User
+
+    before = _number.get()
+    _number.set(before + 1)
+    count = await User.objects.acount()
+    await note.aenqueue(f"{directory}/trace", f"{name} async")
+    note.enqueue(f"{directory}/trace", f"{name} sync")
+    return [before, _number.get(), count]
+
+
+@task
+def run_a_loop() -> int:
+    """A task that is no coroutine and has an event loop of its own."""
+
+    async def count() -> int:
+        from django.contrib.auth.models import User
+
+        return await User.objects.acount()
+
+    return asyncio.run(count())
+
+
+@task
+def lose_connection(quietly: bool) -> None:
+    """Close the connection to the database below Django, and meet that, or leave it to whoever comes next."""
+    from django.contrib.auth.models import User
+    from django.db import connection
+
+    connection.ensure_connection()
+    connection.connection.close()
+    if not quietly:
+        User.objects.count()
+
+
+@task
+async def lose_connection_in_a_coroutine() -> None:
+    """As ``lose_connection``."""
+    from asgiref.sync import sync_to_async
+
+    await sync_to_async(lose_connection.function)(False)
+
+
+@task
+def count_users() -> int:
+    """Use the database."""
+    from django.contrib.auth.models import User
+
+    return User.objects.count()
+
+
+@task
+async def count_users_in_a_coroutine() -> int:
+    """Use the database."""
+    from django.contrib.auth.models import User
+
+    return await User.objects.acount()

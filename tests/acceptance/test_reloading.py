@@ -89,6 +89,7 @@ def test_a_change_of_a_task_is_seen_and_so_is_the_next_one(place, code):
 
 
 def test_a_job_that_runs_during_the_change_finishes_once(place, code):
+    """C51."""
     held = jobs.hold.enqueue(str(place), "job")
     work = place.work("--reload")
     place.until_started("job")
@@ -104,6 +105,7 @@ def test_a_job_that_runs_during_the_change_finishes_once(place, code):
 
 
 def test_a_job_that_does_not_finish_in_time_is_given_back_and_runs_in_the_new_worker(place, code):
+    """C51."""
     held = jobs.hold.enqueue(str(place), "job")
     work = place.work("--reload", "--grace", 0.1)
     place.until_started("job")
@@ -172,7 +174,29 @@ def test_a_worker_that_has_done_its_work_ends_the_command(place, code):
     assert place.lines("trace") == ["x"]
 
 
+def test_many_changes_during_a_job_leave_one_worker_with_the_last_code(place, code):
+    """C51."""
+    held = jobs.hold.enqueue(str(place), "job")
+    work = place.work("--reload")
+    place.until_started("job")
+    for number in range(20):
+        code.says(f"change {number}")
+    work.until_says("stopping: 1 running")
+    code.says("the last change")
+    place.let_go("job")
+    assert held.wait(timeout=60).attempts == 1
+    until(lambda: result(place) == "the last change")
+    everybody = family(work.pid)
+    assert len([pid for pid in work.children() if pid in everybody]) == 1
+    assert len(everybody) == 4  # outer, watcher, supervisor, child
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+    assert all_gone(everybody)
+    assert len(place.lines("job.started")) == 1
+
+
 def test_a_syntax_error_waits_for_the_next_change(place, code):
+    """C51."""
     work = place.work("--reload")
     work.until_ready()
     code.write("def changing(:")

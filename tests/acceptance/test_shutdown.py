@@ -85,6 +85,7 @@ def test_the_end_of_the_grace_time_gives_running_jobs_back(place):
 
 
 def test_a_job_that_swallows_every_exception_does_not_keep_the_worker_from_stopping(place):
+    """C32."""
     result = jobs.hold_against_everything.enqueue(str(place), "job")
     work = place.work("--grace", 0.3)
     place.until_started("job")

@@ -1,5 +1,6 @@
 """Real workers doing real work."""
 
+import json
 import os
 import pty
 import signal
@@ -139,6 +140,7 @@ def test_a_job_that_runs_longer_than_its_lease_is_not_delivered_again(place, con
 @pytest.mark.contract("WORK-03")
 @pytest.mark.parametrize("how", ["exit", "interrupt", "cancel", "generator"])
 def test_what_is_no_exception_is_a_failed_attempt_too_and_the_worker_goes_on(place, how):
+    """C32."""
     result = jobs.leave.using(max_attempts=2).enqueue(str(place / "trace"), how)
     jobs.note.using(priority=-1).enqueue(str(place / "after"), "x")
     work = place.work("--threads", 1, "--drain")
@@ -151,6 +153,7 @@ def test_what_is_no_exception_is_a_failed_attempt_too_and_the_worker_goes_on(pla
 
 
 def test_jobs_that_no_task_here_can_run_stop_nobody(place):
+    """C37, C38."""
     place.queue().enqueue({"task": "gone", "args": [], "kwargs": {}})
     place.queue().enqueue("not a task")
     place.queue().enqueue({"task": jobs.note.name, "args": [1, 2, 3, 4], "kwargs": {}}, max_attempts=1)
@@ -165,17 +168,27 @@ def test_jobs_that_no_task_here_can_run_stop_nobody(place):
 
 
 def test_an_error_text_cannot_forge_a_line_of_the_log(place):
-    jobs.fail.using(max_attempts=1).enqueue(
-        str(place / "trace"), "x\r\n2026-01-01T00:00:00Z worker 1: all is well\x1b[2J"
-    )
+    """C35: nor one of a command's output; JSON loses nothing of it."""
+    text = "x\r\n2026-01-01T00:00:00Z worker 1: all is well\x1b[2J\x1b]0;title\x07\u202eback\x00"
+    result = jobs.fail.using(max_attempts=1, job_id="an\x1b[2J id\n").enqueue(str(place / "trace"), text)
+    place.queue().enqueue({"task": "a\x1b[2J\ntask", "args": [], "kwargs": {}})
     work = place.work("--drain")
     assert work.end() == 0
     assert all(" (pid " in line for line in work.text().splitlines())
-    assert "\x1b" not in work.text()
     work.until_says(r"x\\r\\n2026-01-01T00:00:00Z worker 1: all is well\\x1b\[2J")
+    commands = ("list", "dlq", "inspect", "stats", "verify")
+    shown = [place.manage(f"nobroker_{command}").stdout for command in commands]
+    for output in (work.text(), *shown):
+        assert all(character.isprintable() for line in output.split("\n") for character in line)
+    assert [len(output.splitlines()) for output in shown[:2]] == [2, 1]
+    for command in commands[:2]:
+        documents = json.loads(place.manage(f"nobroker_{command}", "--json").stdout)["jobs"]
+        [document] = [document for document in documents if document["id"] == result.id]
+        assert document["errors"][0]["message"] == text
 
 
 def test_a_tasks_module_that_fails_to_import_is_refused_and_the_jobs_stay(place, configure):
+    """C37."""
     jobs.note.enqueue(str(place / "trace"), "x")
     configure(IMPORTS=["tests.acceptance.jobs", "tests.acceptance.no_such_module"])
     work = place.work("--processes", 2)
@@ -198,6 +211,7 @@ def test_a_tasks_module_that_fails_to_import_is_refused_and_the_jobs_stay(place,
     ],
 )
 def test_a_task_cannot_keep_the_worker_from_recording_its_outcome(place, how, returned):
+    """C48: also one that changes the working directory."""
     result = jobs.wreck.enqueue(how)
     after = jobs.note.using(priority=-1).enqueue(str(place / "trace"), "x")
     assert place.work("--drain", "--threads", 1).end() == 0

@@ -30,7 +30,7 @@ def queue(open_worker_queue):
 
 @pytest.fixture
 def worker(queue):
-    registered = queue.register_worker()
+    registered = queue._register_worker()
     yield registered
     registered.close()
 
@@ -114,7 +114,7 @@ def test_an_exchange_waits_for_no_sync_and_confirming_syncs_once(open_worker_que
 def test_what_an_ended_worker_had_begun_is_ready_at_once_the_first_time_and_then_after_the_backoff(queue, clock):
     job_id = queue.enqueue("x", max_attempts=3).id
     for attempt, pause in ((1, 0.0), (2, 16.0)):
-        worker = queue.register_worker()
+        worker = queue._register_worker()
         [job] = lease(queue, worker, 1)
         assert queue.reclaim_dead() == 0
         worker.close()
@@ -122,7 +122,7 @@ def test_what_an_ended_worker_had_begun_is_ready_at_once_the_first_time_and_then
         job = queue.get(job_id)
         assert (job.state, job.attempts, job.available_at) == (JobState.READY, attempt, queue.now() + pause)
         clock.advance(pause)
-    worker = queue.register_worker()
+    worker = queue._register_worker()
     lease(queue, worker, 1)
     worker.close()
     assert queue.reclaim_dead() == 1
@@ -130,7 +130,7 @@ def test_what_an_ended_worker_had_begun_is_ready_at_once_the_first_time_and_then
     assert (job.state, job.attempts) == (JobState.DEAD, 3)
     assert [error.error_class for error in job.errors] == ["WorkerDied"] * 3
     queue.requeue_dead(job_id)
-    worker = queue.register_worker()
+    worker = queue._register_worker()
     lease(queue, worker, 1)
     worker.close()
     assert queue.reclaim_dead() == 1
@@ -140,7 +140,7 @@ def test_what_an_ended_worker_had_begun_is_ready_at_once_the_first_time_and_then
 @pytest.mark.contract("LEASE-04", "LEASE-06")
 def test_what_an_ended_worker_had_only_fetched_keeps_its_attempts_and_its_place(queue, clock):
     queue.enqueue_many(range(50))
-    worker = queue.register_worker()
+    worker = queue._register_worker()
     jobs = lease(queue, worker, 50, begin=1)
     queue.exchange([], [jobs[7]]).drop()
     clock.advance(1)
@@ -155,7 +155,7 @@ def test_what_an_ended_worker_had_only_fetched_keeps_its_attempts_and_its_place(
 @pytest.mark.contract("LEASE-06")
 def test_any_lease_takes_back_what_an_ended_worker_held(open_worker_queue):
     queue, other = open_worker_queue(), open_worker_queue()
-    worker = queue.register_worker()
+    worker = queue._register_worker()
     queue.enqueue("x")
     lease(queue, worker, 1)
     assert other.lease() == []
@@ -179,11 +179,11 @@ def test_a_lease_without_a_worker_lasts_until_its_deadline(queue, clock):
 @pytest.mark.contract("LEASE-06")
 def test_without_the_workers_file_nothing_is_taken_back_before_the_deadline(queue, queue_dir, clock):
     queue.enqueue("x")
-    worker = queue.register_worker()
+    worker = queue._register_worker()
     lease(queue, worker, 1)
     (queue_dir / "default.run" / "alive").unlink()
     worker.close()
-    queue.register_worker().close()  # in a new file
+    queue._register_worker().close()  # in a new file
     assert queue.reclaim_dead() == 0
     clock.advance(31 + 8)
     assert queue.lease() == []  # expired just now: the backoff begins
@@ -203,7 +203,7 @@ def test_who_has_ended_is_asked_of_the_kernel_alone_while_nothing_is_written(ope
     files = RecordingFiles()
     queue = open_worker_queue(files=files)
     queue.enqueue("x")
-    with_lease = queue.register_worker()
+    with_lease = queue._register_worker()
     lease(queue, with_lease, 1)
     queue.reclaim_dead()
     files.record.clear()
@@ -217,7 +217,7 @@ def test_who_has_ended_is_asked_of_the_kernel_alone_while_nothing_is_written(ope
 @pytest.mark.contract("LEASE-06")
 def test_the_holder_outlives_a_compaction_and_a_reopening(queue, open_worker_queue):
     queue.enqueue_many(["x", "y"])
-    worker = queue.register_worker()
+    worker = queue._register_worker()
     lease(queue, worker, 2, begin=1)
     queue.compact()
     again = open_worker_queue()

@@ -12,7 +12,10 @@ CASE = re.compile(r"\bC\d\d\b")
 CASES = {
     "A": "C01 C03 C05 C06 C09 C11 C12",
     "B": "C13 C14 C16 C18",
+    "D": "C31 C32 C35",
+    "E": "C37 C38",
     "F": "C40 C43 C44",
+    "G": "C47 C48 C50 C51",
     "H": "C52 C54 C56 C58 C60",
     "I": "C61 C63 C64 C66 C67 C69 C72",
     "J": "C73 C75 C76 C78 C81",

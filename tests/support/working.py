@@ -31,7 +31,7 @@ class Worker(Writer):
 
     def open(self, directory: Path, files: TraceFiles) -> None:
         super().open(directory, files)
-        self._liveness = self._worker_queue.register_worker()
+        self._liveness = self._worker_queue._register_worker()
 
     @property
     def _worker_queue(self) -> WorkerQueue:

@@ -51,7 +51,7 @@ class Worker:
         self.budget = Budget(options.get("max_jobs"))
         self.tally = Tally(self.console)
         self.finished = threading.Event()
-        self.liveness = [queue.register_worker() for queue in queues]
+        self.liveness = [queue._register_worker() for queue in queues]
         self.desks = [
             Desk(queue, liveness.holder, self.console, self.tally)
             for queue, liveness in zip(queues, self.liveness, strict=True)

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import contextvars
+import decimal
 import sys
+from typing import Any
 
 import pytest
 from django.db import connections
@@ -15,6 +17,7 @@ from nobroker_django import (
     JobState,
     SerializationError,
     SoftTimeLimitExceeded,
+    registry,
 )
 from nobroker_django.execution import Outcome, execute
 from nobroker_django.queues import get_queue
@@ -49,17 +52,20 @@ def test_a_coroutine_function_is_run_to_its_end(make):
 
 
 def test_what_a_job_sets_for_itself_does_not_reach_the_next_one(make):
-    """C48: language, time zone, context variables."""
+    """C48: language, time zone, context variables, the decimal context (which is one of them)."""
     variable = contextvars.ContextVar("variable", default="unset")
 
     def leak():
         translation.activate("de")
         timezone.activate("Asia/Tokyo")
         variable.set("set")
+        decimal.getcontext().prec = 3
         raise ValueError
 
     def look():
-        return [translation.get_language(), timezone.get_current_timezone_name(), variable.get()]
+        return [
+            translation.get_language(), timezone.get_current_timezone_name(), variable.get(), decimal.getcontext().prec
+        ]  # fmt: skip
 
     before = look()
     make(leak, name="leaking").enqueue()
@@ -71,6 +77,8 @@ def test_what_a_job_sets_for_itself_does_not_reach_the_next_one(make):
 
 
 def test_a_task_may_run_an_event_loop_of_its_own(make):
+    """C50."""
+
     async def inner():
         return 3
 
@@ -105,6 +113,33 @@ class NumberText(Exception):
         return 3
 
 
+class LyingClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+
+class UnreadableStr(str):
+    def __getitem__(self, key: object) -> str:
+        raise RuntimeError("no part of it")
+
+
+class LyingText(Exception):
+    def __str__(self):
+        return UnreadableStr("the text")
+
+
+class NamelessKind(type):
+    def __getattribute__(cls, name: str) -> object:
+        if name in ("__qualname__", "__module__"):
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=NamelessKind):
+    pass
+
+
 def with_note():
     error = ValueError("noted")
     error.__notes__ = [3, NoText()]  # type: ignore[list-item]
@@ -127,6 +162,9 @@ def with_note():
         (ExitingText, "ExitingText"),
         (EndlessText, "EndlessText"),
         (NumberText, "NumberText"),
+        (LyingClass, "LyingClass"),
+        (LyingText, "LyingText"),
+        (Nameless, "Nameless"),
         (with_note, "ValueError"),
         (lambda: ValueError("x" * 1_000_000), "ValueError"),
         (lambda: ValueError("\x00\x1b[2J\r\n\u202e\ud800"), "ValueError"),
@@ -134,16 +172,24 @@ def with_note():
         (lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "UnicodeDecodeError"),
     ],
 )
-def test_anything_raised_is_a_failed_attempt_that_is_recorded(make, make_error, name):
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_anything_raised_is_a_failed_attempt_that_is_recorded(make, make_error, name, kind):
+    """C31, C32."""
+
+    async def work_in_a_coroutine():
+        raise make_error()
+
     def work():
         raise make_error()
 
-    make(work, max_attempts=2, backoff={"base": 0}).enqueue()
+    chosen = work if kind == "function" else work_in_a_coroutine
+    make(chosen, max_attempts=2, backoff={"base": 0}).enqueue()
     job, report = deliver()
     assert report.outcome is Outcome.FAILED
     stored = get_queue().get(job.id)
     assert (stored.state, stored.attempts) == (JobState.READY, 1)
-    assert (stored.errors[-1].error_class or "").endswith(name)
+    # A coroutine that raises StopIteration ends with a RuntimeError (PEP 479).
+    assert (stored.errors[-1].error_class or "").endswith((name, "RuntimeError" if name == "StopIteration" else name))
     get_queue().nack(get_queue().lease_one(timeout=60))
     assert get_queue().get(job.id).state is JobState.DEAD
 
@@ -192,6 +238,7 @@ def test_an_unknown_task_is_tried_again_after_the_delay_for_it(settings):
 
 
 def test_a_renamed_task_is_found_by_its_old_name_after_a_requeue(make):
+    """C37."""
     get_queue().enqueue({"task": "old.name", "args": [4], "kwargs": {}}, max_attempts=1)
     job, report = deliver()
     assert report.outcome is Outcome.DEAD
@@ -202,17 +249,30 @@ def test_a_renamed_task_is_found_by_its_old_name_after_a_requeue(make):
     assert get_queue().get(job.id).result == 4
 
 
-def test_arguments_that_the_task_no_longer_takes_fail_and_stay_in_the_job(make):
-    ran = []
-    get_queue().enqueue({"task": "the task", "args": [1], "kwargs": {"gone": 2}}, max_attempts=1)
-    make(lambda a: ran.append(a))
+@pytest.mark.parametrize(
+    ("args", "kwargs", "now"),
+    [
+        ([1], {"gone": 2}, lambda a: a),
+        ([1, 2], {"flag": False}, lambda a, site, b, flag=False: a),
+        ([1], {"b": 2}, lambda a, site, b: a),
+        ([1, 2], {}, lambda: None),
+    ],
+)
+def test_arguments_that_the_task_no_longer_takes_fail_and_stay_in_the_job(make, args, kwargs, now):
+    """C38: the task does not begin, and after a mend the same arguments run."""
+    get_queue().enqueue({"task": "the task", "args": args, "kwargs": kwargs}, max_attempts=1)
+    changed = make(now)
     job, report = deliver()
     assert report.outcome is Outcome.DEAD
-    assert ran == []
     dead = get_queue().get(job.id)
     assert dead.errors[-1].error_class == "nobroker_django.execution.ArgumentsChangedError"
-    assert dead.payload["kwargs"] == {"gone": 2}
+    assert (dead.payload["args"], dead.payload["kwargs"]) == (args, kwargs)
     assert "requeue" in report.error
+    registry.unregister(changed)
+    make(lambda *args, **kwargs: [list(args), kwargs])
+    get_queue().requeue_dead(job.id)
+    deliver()
+    assert get_queue().get(job.id).result == [args, kwargs]
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])

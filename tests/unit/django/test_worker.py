@@ -1,6 +1,7 @@
 """The parts of ``nobroker_work`` one by one; ``tests/acceptance`` runs the whole."""
 
 import io
+import logging
 import os
 import signal
 import threading
@@ -138,6 +139,23 @@ def test_the_projects_logging_gets_the_facts_of_each_delivery(console, caplog):
     assert (record.job_id, record.task, record.queue, record.attempt) == ("the-id", "a.b", "emails", 2)
     assert "\n" not in record.getMessage()
     assert text_of(console).count("\n") == 1
+
+
+def test_a_handler_of_the_project_that_fails_ends_nothing(console, monkeypatch):
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("no room on the log server")
+
+    handler = Failing()
+    logger = logging.getLogger("nobroker_django.worker")
+    logger.addHandler(handler)
+    try:
+        console.warning("a warning")
+        console.job("default", report(Outcome.FAILED))
+    finally:
+        logger.removeHandler(handler)
+    assert "a warning" in text_of(console)
+    assert "failed (attempt" in text_of(console)
 
 
 def test_verbosity_zero_leaves_warnings_only():

@@ -1,0 +1,69 @@
+"""What a job meets in its process, and what it leaves to the next one."""
+
+from typing import Any
+
+import pytest
+
+from . import jobs
+
+
+def outcomes(place, results):
+    """Status and value of each, in order."""
+    for result in results:
+        result.refresh()
+    return [(result.status, place.queue().get(result.id).result) for result in results]
+
+
+@pytest.mark.contract("WORK-06")
+@pytest.mark.parametrize("how", ["stop", "exit", "interrupt", "cancel everybody"])
+def test_a_coroutine_task_cannot_take_the_event_loop_from_the_others(place, how):
+    """C32, C50: each of them has an outcome, and the next ones run in the same process."""
+    disturbing = jobs.disturb.using(max_attempts=1).enqueue(str(place), how)
+    beside = [jobs.meet.using(max_attempts=1).enqueue(str(place), "beside", 1) for _ in range(5)]
+    later = jobs.meet.using(priority=-1).enqueue(str(place), "later", 1)
+    work = place.work("--drain", "--threads", 1, "--async-concurrency", 6)
+    assert work.end() == 0
+    assert place.lines("disturbed") == [how]
+    assert {status for status, _ in outcomes(place, [disturbing, *beside])} <= {"SUCCESSFUL", "FAILED"}
+    assert outcomes(place, [later]) == [("SUCCESSFUL", 1)]
+    assert len(work.children()) == 1
+
+
+def test_coroutine_tasks_use_the_database_and_enqueue_and_leave_nothing_behind(place):
+    """C50."""
+    assert place.manage("migrate", "--verbosity", "0").returncode == 0
+    one, two, own = (
+        jobs.ask_in_many_ways.enqueue(str(place), "one"),
+        jobs.ask_in_many_ways.enqueue(str(place), "two"),
+        jobs.run_a_loop.enqueue(),
+    )
+    assert place.work("--drain").end() == 0
+    [(_, first), (_, second), (status, count)] = outcomes(place, [one, two, own])
+    assert status == "SUCCESSFUL"
+    assert first == second == [0, 1, count]
+    assert sorted(place.lines("trace")) == ["one async", "one sync", "two async", "two sync"]
+
+
+@pytest.mark.parametrize("age", ["0", "600", "None"])
+def test_a_broken_connection_to_the_database_costs_no_later_job(place, monkeypatch, age):
+    """C47: with connections that are kept for no time, for some, and for ever."""
+    assert place.manage("migrate", "--verbosity", "0").returncode == 0
+    (place / "aged_settings.py").write_text(
+        "from tests.acceptance.settings import *\n"
+        f"DATABASES['default'] |= {{\n"
+        f"    'ENGINE': 'tests.acceptance.honest_sqlite', 'CONN_MAX_AGE': {age}, 'CONN_HEALTH_CHECKS': True\n"
+        "}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    broken: list[Any] = [jobs.lose_connection.using(max_attempts=1).enqueue(False)]
+    after: list[Any] = [jobs.count_users.enqueue()]
+    quiet = jobs.lose_connection.using(max_attempts=1).enqueue(True)
+    after.append(jobs.count_users.enqueue())
+    broken.append(jobs.lose_connection_in_a_coroutine.using(max_attempts=1).enqueue())
+    after.append(jobs.count_users_in_a_coroutine.enqueue())
+    after.append(jobs.count_users.enqueue())
+    work = place.work("--drain", "--threads", 1, "--settings", "aged_settings")
+    assert work.end() == 0
+    assert [status for status, _ in outcomes(place, [*broken, quiet])] == ["FAILED", "FAILED", "SUCCESSFUL"]
+    assert [status for status, _ in outcomes(place, after)] == ["SUCCESSFUL"] * 4
+    assert len(work.children()) == 1
