@@ -127,6 +127,7 @@ class Supervisor:
             f"{', '.join(self._options.queues)}"
         )
         try:
+            self._show_progress()  # what is done and dead by now is not this command's
             while self._step():
                 pass
         finally:

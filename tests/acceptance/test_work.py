@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from nobroker_django import JobState
 from nobroker_django.queues import close_queues
 
 from . import jobs
-from .conftest import ROOT, until
+from .conftest import PATIENCE, ROOT, until
 
 
 def test_every_job_runs_exactly_once_in_several_processes_of_several_threads(place):
@@ -428,6 +429,7 @@ def test_on_a_terminal_one_live_line_tells_how_the_work_is_going(place, monkeypa
     os.close(terminal)
     shown = b""
     while b"5 done \xc2\xb7 1 failed" not in shown:
+        assert select.select([owner], [], [], PATIENCE)[0], shown
         shown += os.read(owner, 4096)
     work.signal(signal.SIGTERM)
     while True:
