@@ -161,7 +161,11 @@ class _Write:
             self.database, self.options.queue_name, entries, task=many[0]["task"], called_at=self.called_at
         )
         transactions.write_through_outbox(
-            lambda: written(self._once(entries)), refused, job_ids=ids, database=self.database, key=key
+            lambda: written(get_queue(self.options.queue_name).enqueue_once(entries)),
+            refused,
+            job_ids=ids,
+            database=self.database,
+            key=key,
         )
 
     def _entries(self, many: list[payloads.Payload], job_ids: list[str]) -> list[Entry]:
@@ -180,13 +184,6 @@ class _Write:
             )
             for job_id, payload in zip(job_ids, many, strict=True)
         ]
-
-    def _once(self, entries: list[Entry]) -> list[Job]:
-        jobs = get_queue(self.options.queue_name).enqueue_once(entries)
-        if self.options.job_id is None and not self.unique:
-            for job in jobs:
-                job.created = True  # nobody else has these ids; a sweep may have been here before us
-        return jobs
 
     def _keep(self, memory: Memory, many: list[payloads.Payload], job_ids: Sequence[str | None]) -> list[Job]:
         options = self.options

@@ -230,7 +230,7 @@ class Adding(Core):
                 check(decision.now)
             unit = decision.unit
             new: dict[str, Enqueue] = {}
-            found: dict[str, Row] = {}
+            found: dict[str, tuple[Row, bool]] = {}
             for record, has_given_id, is_key in zip(records, given, unique, strict=True):
                 if record.id in new:
                     if not is_key:
@@ -240,7 +240,7 @@ class Adding(Core):
                 if row is not None and (known := self._known(record, row, decision, is_key)) is not None:
                     if not is_key:
                         self._check_same(record, known)
-                    found[record.id] = row
+                    found[record.id] = row, record.known_until is not None and record.known_until == known.known_until
                 else:
                     new[record.id] = record
             base = unit.base
@@ -249,8 +249,8 @@ class Adding(Core):
             jobs, seen = [], set[str]()
             for record in records:
                 if record.id in found:
-                    row = found[record.id]
-                    jobs.append(job_of(row, decision.held.log, unit.failures_of(row)))
+                    row, same_write = found[record.id]
+                    jobs.append(job_of(row, decision.held.log, unit.failures_of(row), created=same_write))
                 else:
                     job = _new_job(new[record.id], seqs[record.id])
                     job.created = record.id not in seen

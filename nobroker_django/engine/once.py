@@ -45,6 +45,8 @@ class Once(Adding):
     def enqueue_once(self, entries: Sequence[Entry]) -> list[Job]:
         """Add the jobs that are not there yet, all with one write; they are on the disk when this returns.
 
+        ``created`` is True for the jobs that this write has made, now or when it came before.
+
         Raises:
             TooLateError: it is later than a ``known_until``; nothing was stored.
             JobConflictError: an id is known with another payload; nothing was stored.

