@@ -1,13 +1,17 @@
 """What every part of the suite uses; what only one part needs stands beside it."""
 
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.postgres import NoServerError, server
 
 pytest_plugins = ["nobroker_django.pytest_plugin"]  # which pytest finds by itself where the package is installed
 
@@ -30,3 +34,21 @@ def fast_path() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="nobroker-test-", dir=memory))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[dict[str, Any]]:
+    """A PostgreSQL server, as ``DATABASES`` has it; the tests are skipped where there is none."""
+    with contextlib.ExitStack() as running:
+        try:
+            database = running.enter_context(server())
+        except NoServerError as error:
+            pytest.skip(str(error))
+        yield database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> dict[str, Any] | None:
+    """What processes have for ``DATABASES["default"]``; ``None``: SQLite in their directory."""
+    found: dict[str, Any] | None = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
+    return found

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +92,7 @@ class Place:
         self.directory = directory
         self.works: list[Work] = []
         self.options: dict[str, Any] = {}
+        self.database: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         return str(self.directory)
@@ -113,8 +115,10 @@ class Place:
         (self.directory / f"{name}.go").touch()
 
     def environment(self) -> dict[str, str]:
+        database = {} if self.database is None else {"NOBROKER_TESTS_DATABASE": json.dumps(self.database)}
         return {
             **os.environ,
+            **database,
             "DJANGO_SETTINGS_MODULE": "tests.acceptance.settings",
             "NOBROKER_TESTS_DIR": str(self.directory),
             "NOBROKER_TESTS_OPTIONS": json.dumps(self.options),
@@ -127,6 +131,17 @@ class Place:
         work = Work(command, self.environment(), self.directory / f"output{len(self.works)}", **popen)
         self.works.append(work)
         return work
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Run Python code, of which Django is set up, in a process of its own to its end."""
+        return subprocess.run(
+            [sys.executable, "-c", f"import django\ndjango.setup()\n{textwrap.dedent(code)}"],
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a management command to its end."""
@@ -154,6 +169,27 @@ def place(tmp_path: Path, settings: Any) -> Iterator[Place]:
         except ProcessLookupError:
             pass
         work.process.wait()
+
+
+@pytest.fixture
+def on_database(place: Place, configure: Callable[..., None], database: dict[str, Any] | None) -> Callable[..., Place]:
+    """A place whose processes have that database, migrated and empty, and these settings."""
+
+    def make(**options: Any) -> Place:
+        configure(**options)
+        place.database = database
+        apps = ["auth", *(["nobroker_outbox"] if options.get("OUTBOX") else [])]
+        done = place.run(f"""
+            from django.core.management import call_command
+
+            for app in {apps}:
+                call_command("migrate", app, verbosity=0)
+            call_command("flush", verbosity=0, interactive=False)
+        """)
+        assert done.returncode == 0, done.stderr
+        return place
+
+    return make
 
 
 @pytest.fixture

@@ -285,3 +285,9 @@ async def count_users_in_a_coroutine() -> int:
     from django.contrib.auth.models import User
 
     return await User.objects.acount()
+
+
+@task
+def say(text: str) -> str:
+    """Nothing but its argument."""
+    return text

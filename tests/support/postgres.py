@@ -52,7 +52,7 @@ def server() -> Iterator[dict[str, Any]]:
     except ImportError as error:
         raise NoServerError(f"psycopg cannot be imported: {error}") from error
     place = binaries()
-    # Not below pytest's directory, which is root's alone where root runs the tests; and a socket's path has to be short.
+    # Not below pytest's directory, which is root's alone where root runs the tests; and a socket's path is short.
     directory = Path(tempfile.mkdtemp(prefix="nobroker-postgres-"))
     user = _unprivileged()
     try:
