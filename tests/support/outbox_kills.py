@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import django
@@ -204,7 +205,7 @@ def kills(first: int, make: Callable[[int, int], Any]) -> dict[str, Any]:
     for at in range(1, MOST_EVENTS):
         number = first + at
         names = make(number, at)
-        rounds.append({"number": number, "killed": names == "killed", **in_fork(lambda n=number: repair(n))})
+        rounds.append({"number": number, "killed": names == "killed", **in_fork(partial(repair, number))})
         if names != "killed":
             return {"rounds": rounds, "events": names}
     raise RuntimeError("no end of events")
@@ -240,7 +241,7 @@ def many_sweepers(first: int) -> dict[str, Any]:
     def dying() -> None:
         from django.db import transaction
 
-        transaction.on_commit = lambda *args, **kwargs: None  # type: ignore[assignment]
+        transaction.on_commit = lambda *args, **kwargs: None
         for number in range(ROWS):
             transact(first + number)
 
