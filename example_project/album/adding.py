@@ -38,9 +38,9 @@ def add_photos(files: Iterable[File[bytes]], email: str, webhook_url: str) -> Up
                 stored.append(photo := Photo(upload=upload, title=title_of(file.name or ""), sha256=digest(file)))
                 photo.original.save(file.name or "", file, save=False)
                 # The id of the job is known here, before the job itself exists.
-                photo.thumbnail_job = make_thumbnails.enqueue(str(photo.pk), webhook_url).id
+                photo.thumbnail_job = make_thumbnails.enqueue(photo.pk, webhook_url).id
                 insert(photo, file.name or "")
-            send_notice.enqueue(str(upload.pk))
+            send_notice.enqueue(upload.pk)
     except BaseException:
         for photo in stored:
             delete_file(photo, photo.original.name)

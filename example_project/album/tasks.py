@@ -2,7 +2,7 @@
 
 Every task may run twice for one job (a worker can be killed after the work and before its record), so each one
 is idempotent: thumbnails are replaced by equal ones, the webhook job has an id of its own, the notice carries
-the same Message-ID. Arguments are plain JSON: ids and addresses, never objects.
+the same Message-ID. Arguments are ids and addresses, never objects; the annotations bring an id back as a UUID.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
+from uuid import UUID
 
 from django.conf import settings
 from django.core.mail import EmailMessage
@@ -30,7 +31,7 @@ class WebhookRefused(Exception):
 
 
 @task(max_attempts=4, backoff=BackoffPolicy(base=0.5, factor=2.0, max_delay=60.0, jitter=0.2))
-def make_thumbnails(photo_id: str, webhook_url: str) -> dict[str, int]:
+def make_thumbnails(photo_id: UUID, webhook_url: str) -> dict[str, int]:
     """Make all thumbnails of a photograph, then tell the webhook. Returns the size of the original in pixels."""
     photo = Photo.objects.get(pk=photo_id)
     with announce(Path(settings.ALBUM_RUNNING_DIR), photo_id):
@@ -45,9 +46,9 @@ def make_thumbnails(photo_id: str, webhook_url: str) -> dict[str, int]:
 
 
 @task(max_attempts=8, backoff=BackoffPolicy(base=0.5, factor=2.0, max_delay=300.0, jitter=0.5))
-def call_webhook(photo_id: str, url: str) -> int:
+def call_webhook(photo_id: UUID, url: str) -> int:
     """POST the news that a photograph is ready. Returns the HTTP status; raises WebhookRefused to be tried again."""
-    body = json.dumps({"event": "photo.ready", "photo": photo_id}).encode()
+    body = json.dumps({"event": "photo.ready", "photo": str(photo_id)}).encode()
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method="POST")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the endpoint is on this machine
     try:
@@ -61,7 +62,7 @@ def call_webhook(photo_id: str, url: str) -> int:
 
 
 @task
-def send_notice(upload_id: str) -> str:
+def send_notice(upload_id: UUID) -> str:
     """Send the notice of one upload. Returns the address it went to."""
     upload = Upload.objects.get(pk=upload_id)
     if upload.notice_sent_at is None:

@@ -12,6 +12,7 @@ CASE = re.compile(r"\bC\d\d\b")
 CASES = {
     "A": "C01 C03 C05 C06 C09 C11 C12",
     "B": "C13 C14 C16 C18",
+    "C": "C19 C20 C22 C24 C25 C27 C29 C30",
     "D": "C31 C32 C35",
     "E": "C37 C38",
     "F": "C40 C43 C44",

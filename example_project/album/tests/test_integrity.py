@@ -29,8 +29,8 @@ class IntegrityTests(AlbumTestCase):
         self.enterContext(self.settings(**mail))
         for size in [(640, 400), (2000, 1000)]:
             photo = self.stored_photo(picture(size))
-            tasks.make_thumbnails(str(photo.pk), WEBHOOK)
-            tasks.send_notice(str(photo.upload.pk))
+            tasks.make_thumbnails(photo.pk, WEBHOOK)
+            tasks.send_notice(photo.upload.pk)
             for number, status in enumerate((503, 503, 200), start=1):
                 WebhookCall.objects.create(photo=photo, number=number, status=status)
         self.photo = Photo.objects.get(width=2000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from unittest import mock
 
@@ -13,6 +14,8 @@ from album.models import Photo
 from album.running import Marker, running
 from album.tests.support import WEBHOOK, AlbumTestCase, picture
 
+THE_ID = uuid.UUID(int=1)
+
 
 class MakeThumbnailsTests(AlbumTestCase):
     """`make_thumbnails`."""
@@ -20,7 +23,7 @@ class MakeThumbnailsTests(AlbumTestCase):
     def run_task(self, photo: Photo) -> None:
         """One delivery, with its transaction committed."""
         with self.captureOnCommitCallbacks(execute=True):
-            tasks.make_thumbnails(str(photo.pk), WEBHOOK)
+            tasks.make_thumbnails(photo.pk, WEBHOOK)
 
     def test_fills_in_the_row_and_tells_the_webhook(self) -> None:
         photo = self.stored_photo(picture((640, 400)))
@@ -40,7 +43,7 @@ class MakeThumbnailsTests(AlbumTestCase):
 
     def test_the_webhook_waits_for_the_commit(self) -> None:
         with self.captureOnCommitCallbacks():
-            tasks.make_thumbnails(str(self.stored_photo().pk), WEBHOOK)
+            tasks.make_thumbnails(self.stored_photo().pk, WEBHOOK)
         self.assertEqual(self.jobs("call_webhook"), [])
 
     def test_ready_and_the_webhook_s_job_come_together_or_not_at_all(self) -> None:
@@ -100,18 +103,18 @@ class CallWebhookTests(AlbumTestCase):
         return f"http://127.0.0.1:{server.server_port}/"
 
     def test_posts_the_news(self) -> None:
-        self.assertEqual(tasks.call_webhook("the-id", self.serve(200)), 200)
-        self.assertEqual(self.bodies, [b'{"event": "photo.ready", "photo": "the-id"}'])
+        self.assertEqual(tasks.call_webhook(THE_ID, self.serve(200)), 200)
+        self.assertEqual(self.bodies, [b'{"event": "photo.ready", "photo": "%s"}' % str(THE_ID).encode()])
 
     def test_a_refusal_fails_the_attempt(self) -> None:
         with self.assertRaisesRegex(tasks.WebhookRefused, "answered 503 Service Unavailable"):
-            tasks.call_webhook("the-id", self.serve(503))
+            tasks.call_webhook(THE_ID, self.serve(503))
 
     def test_nobody_there_fails_the_attempt(self) -> None:
         address = self.serve(200)
         self.doCleanups()
         with self.assertRaisesRegex(tasks.WebhookRefused, "cannot be reached"):
-            tasks.call_webhook("the-id", address)
+            tasks.call_webhook(THE_ID, address)
 
 
 class SendNoticeTests(AlbumTestCase):
@@ -120,7 +123,7 @@ class SendNoticeTests(AlbumTestCase):
     def test_sends_one_mail_however_often_it_runs(self) -> None:
         upload = self.stored_photo().upload
         for _ in range(2):
-            self.assertEqual(tasks.send_notice(str(upload.pk)), "visitor@example.org")
+            self.assertEqual(tasks.send_notice(upload.pk), "visitor@example.org")
         (message,) = mail.outbox
         self.assertEqual(message.subject, "1 photograph added to the album")
         self.assertIn("A photograph", str(message.body))
@@ -129,7 +132,7 @@ class SendNoticeTests(AlbumTestCase):
         upload = self.stored_photo().upload
         killed = mock.patch("album.tasks.Upload.objects.filter", side_effect=KeyboardInterrupt)
         with killed, self.assertRaises(KeyboardInterrupt):
-            tasks.send_notice(str(upload.pk))
-        tasks.send_notice(str(upload.pk))
+            tasks.send_notice(upload.pk)
+        tasks.send_notice(upload.pk)
         first, second = (message.message()["Message-ID"] for message in mail.outbox)
         self.assertEqual(first, second)

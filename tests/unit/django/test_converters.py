@@ -289,6 +289,7 @@ BAD: list[tuple[Any, Any, str]] = [
     (tuple[int, int], (1,), "x: .*length 2"),
     (dict[str, dict[str, int]], {"a": {}, "b": {"c": 1, "d": "x"}}, r'x\["b"\]\["d"\]: is of type str, where int'),
     (dict[str, list[date]], {"a": [date(2030, 1, 1)], "b": [1]}, r'x\["b"\]\[0\]: is of type int, where date'),
+    (Annotated[dict[str, int], msgspec.Meta(min_length=2)], {"a": 1, "b": "x"}, r"x\[(\"b\"|\.\.\.)\]: "),
     (dict[int, str], {"1": "x"}, 'x: has the key "1", which would not come back as it is'),
     (dict[int | str, str], {1: "a", "1": "b"}, "x: has the key .*1"),
     (dict[int, date], {1: date(2030, 1, 1), "a": None}, "x: "),

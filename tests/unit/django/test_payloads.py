@@ -97,6 +97,7 @@ STRANGE = {
 @pytest.mark.parametrize("value", [pytest.param(value, id=name) for name, value in STRANGE.items()])
 @pytest.mark.parametrize("deferred", [False, True], ids=["now", "on commit"])
 def test_a_value_that_json_would_change_is_refused_with_task_parameter_and_place(value, deferred, request):
+    """C20."""
     if deferred:
         request.getfixturevalue("db")
     for wrapped, place in ((value, ""), ([0, {"deep": value}], r'\[1\]\["deep"\]')):
@@ -111,6 +112,7 @@ def test_a_value_that_json_would_change_is_refused_with_task_parameter_and_place
 
 
 def test_query_sets_and_requests_are_refused_with_a_hint():
+    """C20."""
     with pytest.raises(SerializationError, match="list of primary keys"):
         keep.enqueue(User.objects.all())
     with pytest.raises(SerializationError, match="values that the task needs"):
@@ -122,6 +124,7 @@ def test_query_sets_and_requests_are_refused_with_a_hint():
 
 
 def test_a_lazy_translation_is_refused_in_any_language_also_as_a_key():
+    """C19."""
     with translation.override("de"):
         for value in (gettext_lazy("Monday"), {"x": gettext_lazy("Monday")}, {gettext_lazy("Monday"): 1}):
             with pytest.raises(SerializationError):
@@ -133,6 +136,7 @@ def test_a_lazy_translation_is_refused_in_any_language_also_as_a_key():
     "value", [{1: "x"}, {1: "a", "1": "b"}, {True: 1, None: 2}, {1.5: 1}, {(1, 2): 3}, {Text("k"): 1}, [{"a": {2: 3}}]]
 )
 def test_keys_that_are_not_text_are_refused(value):
+    """C22."""
     with pytest.raises(SerializationError, match="key"):
         keep.enqueue(value)
     assert get_queue().stats().total == 0
@@ -166,6 +170,7 @@ ODD_TEXT = [
 
 @pytest.mark.parametrize("text", ODD_TEXT)
 def test_odd_text_arrives_as_it_was_in_values_keys_and_names(text):
+    """C25."""
     assert round_trip(text, [text], {text: text}, **{text: text}) == [[text, [text], {text: text}], {text: text}]
 
 
@@ -185,6 +190,7 @@ def test_tuples_arrive_as_lists():
 
 
 def test_ten_thousand_keyword_arguments_arrive():
+    """C27."""
     named = {f"name{n}": n for n in range(10_000)}
     assert round_trip(**named) == [[], named]
 
@@ -192,6 +198,7 @@ def test_ten_thousand_keyword_arguments_arrive():
 @pytest.mark.parametrize("deferred", [False, True], ids=["now", "on commit"])
 @pytest.mark.parametrize("letter", ["a", "é", "😀"])
 def test_the_size_limit_counts_bytes_and_is_kept_at_the_call(deferred, letter, request):
+    """C27."""
     if deferred:
         request.getfixturevalue("db")
     width = len(letter.encode())

@@ -23,6 +23,8 @@ from nobroker_django import (
     task,
 )
 from nobroker_django.execution import Outcome, execute
+from nobroker_django.outbox.models import OutboxRow
+from nobroker_django.outbox.sweeping import sweep
 from nobroker_django.queues import close_queues, get_queue
 from tests.support.procs import Child, Diary, run_all
 
@@ -155,6 +157,31 @@ def test_after_a_commit_the_caller_is_told_too(make, settings, outbox):
     with transaction.atomic():
         again = made.enqueue(1)
     assert again.created is True
+
+
+@pytest.mark.contract("ENQ-04", "DJ-02")
+@pytest.mark.django_db(transaction=True)
+def test_what_a_worker_sweeps_finds_the_key_taken_or_free_too(make, settings, monkeypatch):
+    settings.NOBROKER = {**settings.NOBROKER, "OUTBOX": True}
+    made = make(sync, unique=["account"])
+
+    def enqueue_and_die(*args, **kwargs):
+        with monkeypatch.context() as patch, transaction.atomic():
+            patch.setattr(transaction, "on_commit", lambda *args, **kwargs: None)
+            return made.enqueue(*args, **kwargs)
+
+    before = made.enqueue(1)
+    for full in (True, False):
+        assert enqueue_and_die(1, full=full).id == before.id
+    enqueue_and_die(2)
+    assert sweep("default").jobs == 3
+    assert get_queue().stats().total == 2
+    assert not OutboxRow.objects.exists()
+    assert [deliver(), deliver()] == [Outcome.SUCCEEDED] * 2
+    enqueue_and_die(1, full=True)
+    sweep("default")
+    assert get_queue().get(before.id).payload["kwargs"] == {"full": True}
+    assert deliver() is Outcome.SUCCEEDED
 
 
 def test_the_id_of_a_call_goes_before_the_key(make):
