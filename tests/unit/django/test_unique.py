@@ -275,7 +275,7 @@ def test_ten_processes_at_once_give_one_job(make, tmp_path, diary):
 
 
 def test_the_order_of_a_set_in_another_process_does_not_matter(make, tmp_path):
-    program = "from tests.unit.django.test_unique import digest; print(digest())"
+    program = "import django; django.setup(); from tests.unit.django.test_unique import digest; print(digest())"
     ids = {
         subprocess.run(
             [sys.executable, "-c", program],
