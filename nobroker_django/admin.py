@@ -73,7 +73,14 @@ class QueueAdmin(JobColumns, JobModelAdmin):
         ("Outcome", {"fields": ("result", "error_history")}),
         (
             "Times",
-            {"fields": (("enqueued_exactly", "due"), ("lease_until", "lease_length"), ("finished", "kept_until"))},
+            {
+                "fields": (
+                    ("enqueued_exactly", "due"),
+                    ("running_since", "extended"),
+                    ("lease_until", "lease_length"),
+                    ("finished", "kept_until"),
+                )
+            },
         ),
         ("In the log", {"fields": ("seq", "place", "token")}),
     )

@@ -11,6 +11,7 @@ import time
 from django.contrib import admin
 from django.utils.safestring import SafeString
 
+from nobroker_django.cli.text import count_of
 from nobroker_django.engine.job import Job as EngineJob
 from nobroker_django.engine.transitions import DEAD, DONE, LEASED, WAITING
 from nobroker_django.models import Job
@@ -51,11 +52,13 @@ class JobColumns:
         """When; the order is that of insertion, whatever the clock did."""
         return showing.moment(job.enqueued_at)
 
-    @admin.display(description="due or finished")
+    @admin.display(description="due, running or finished")
     def changes(self, job: Job) -> str | SafeString:
-        """The time that matters in this state: due, end of the lease, end."""
+        """What matters in this state: when it is due, for how long it has been running, when it ended."""
         if job.state in (DONE, DEAD):
             return showing.moment(job.finished_at)
+        if job.state == LEASED and job.started_at is not None:
+            return showing.run(job.started_at, job.extensions, time.time())
         return showing.moment(job.lease_deadline if job.state == LEASED else job.available_at)
 
     @admin.display(description="died", ordering="finished_at")
@@ -113,6 +116,18 @@ class JobColumns:
     def due(self, job: Job) -> str | SafeString:
         """From when on it may be, or might have been, leased."""
         return showing.moment(job.available_at, exact=True)
+
+    @admin.display(description="running since")
+    def running_since(self, job: Job) -> str | SafeString:
+        """When the attempt began that runs now, and how long that is."""
+        if job.state != LEASED or job.started_at is None:
+            return showing.NOTHING
+        return showing.since(job.started_at, time.time())
+
+    @admin.display(description="lease extended")
+    def extended(self, job: Job) -> str | SafeString:
+        """How often the current lease was extended."""
+        return count_of(job.extensions, "time") if job.state == LEASED else showing.NOTHING
 
     @admin.display(description="leased until")
     def lease_until(self, job: Job) -> str | SafeString:

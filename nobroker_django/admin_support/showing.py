@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from nobroker_django.cli.text import count_of, duration
 from nobroker_django.engine.job import JobError
 
 LONGEST_BLOCK = 20_000
@@ -90,6 +91,17 @@ def moment(seconds: float | None, *, exact: bool = False) -> str | SafeString:
         precise,
         precise if exact else f"{local:%Y-%m-%d %H:%M:%S}",
     )
+
+
+def run(began: float, extensions: int, now: float) -> SafeString:
+    """For how long a job has been running at a moment (Unix seconds), and how often its lease was extended."""
+    extended = f", extended {count_of(extensions, 'time')}" if extensions else ""
+    return format_html("running for {}{}", duration(max(0.0, now - began)), extended)
+
+
+def since(began: float, now: float) -> SafeString:
+    """A moment, and how long ago that is."""
+    return format_html("{} ({} ago)", moment(began, exact=True), duration(max(0.0, now - began)))
 
 
 def bytes_of(count: int) -> str:

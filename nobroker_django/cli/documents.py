@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from nobroker_django.engine.compaction import CompactionResult
 from nobroker_django.engine.job import Job, JobState, QueueStats
 
-from .text import duration, iso, shorten
+from .text import count_of, duration, iso, shorten
 
 PAYLOAD_PREVIEW, ERROR_PREVIEW = 120, 200
 _CALL = {"task", "args", "kwargs"}
@@ -44,12 +44,23 @@ def job_line(queue: str, job: Job, now: float | None = None) -> str:
         payload_text(job.payload),
     ]
     if job.state is JobState.LEASED:
-        words.append(f"until {iso(job.lease_deadline)}")
+        words.append(_lease_text(job, now))
     elif state_name(job, now) == "delayed":
         words.append(f"not before {iso(job.available_at)}")
     if job.state is JobState.DEAD:
         words.append(shorten(error_text(job), ERROR_PREVIEW))
     return "  ".join(words)
+
+
+def _lease_text(job: Job, now: float | None) -> str:
+    """For how long a worker has been running a leased job, how often the lease was extended, and when it ends."""
+    parts = []
+    if job.started_at is not None:
+        now = time.time() if now is None else now
+        parts.append(f"running for {duration(max(0.0, now - job.started_at))}")
+    if job.extensions:
+        parts.append(f"extended {count_of(job.extensions, 'time')}")
+    return ", ".join((*parts, f"until {iso(job.lease_deadline)}"))
 
 
 def dead_letter_line(queue: str, job: Job) -> str:
@@ -121,7 +132,7 @@ class StatsReport:
     """The counts of one queue; ``known`` is whether the settings name it."""
 
     HEADINGS: ClassVar[tuple[str, ...]] = (
-        *("QUEUE", "READY", "DELAYED", "LEASED", "DONE", "DEAD", "ENQUEUED", "OLDEST READY"),
+        *("QUEUE", "READY", "DELAYED", "LEASED", "DONE", "DEAD", "ENQUEUED", "OLDEST READY", "LONGEST RUN"),
     )
     name: str
     stats: QueueStats
@@ -130,9 +141,9 @@ class StatsReport:
     def row(self) -> tuple[str, ...]:
         """The cells below ``HEADINGS``."""
         stats = self.stats
-        age = "-" if stats.oldest_ready_age is None else duration(stats.oldest_ready_age)
+        ages = ("-" if age is None else duration(age) for age in (stats.oldest_ready_age, stats.oldest_running_age))
         counts = (stats.ready, stats.delayed, stats.leased, stats.done, stats.dead, stats.enqueued_total)
-        return (self.name, *(str(count) for count in counts), age)
+        return (self.name, *(str(count) for count in counts), *ages)
 
     def document(self) -> dict[str, Any]:
         """The counts for ``--json``."""

@@ -92,7 +92,9 @@ class QueueStats:
     """Jobs by state at one moment.
 
     ``total`` is the sum of the five states; ``enqueued_total`` counts every job ever enqueued and never decreases;
-    ``oldest_ready_age`` is how long (seconds) the job that has waited longest has been eligible, None when none is.
+    ``oldest_ready_age`` is how long (seconds) the job that has waited longest has been eligible, None when none is;
+    ``oldest_running_age`` how long the one that runs longest has been running, and ``most_extensions`` how often a
+    lease that is held now was extended: a task that hangs shows there.
     ``behind_bytes`` is how much of the log a read-only look could not take into account: 0 means that the figures are
     those of this moment.
     """
@@ -105,6 +107,8 @@ class QueueStats:
     total: int = 0
     enqueued_total: int = 0
     oldest_ready_age: float | None = None
+    oldest_running_age: float | None = None
+    most_extensions: int = 0
     behind_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:

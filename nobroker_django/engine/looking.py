@@ -45,6 +45,7 @@ class Looking(Core):
             overdue, earliest = unit.overdue(look.now)
             premature = unit.premature(look.now)
             oldest = min((rank for rank in (unit.oldest_due(), earliest) if rank is not None), default=None)
+            began, most_extensions = unit.longest_run()
             return QueueStats(
                 ready=due + overdue - premature,
                 delayed=waiting - overdue + premature,
@@ -54,6 +55,8 @@ class Looking(Core):
                 total=sum(unit.counts),
                 enqueued_total=unit.enqueued_total,
                 oldest_ready_age=None if oldest is None else max(0.0, look.now - oldest),
+                oldest_running_age=None if began is None else max(0.0, look.now - began),
+                most_extensions=most_extensions,
                 behind_bytes=look.behind_bytes,
             )
 

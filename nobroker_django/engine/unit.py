@@ -308,6 +308,14 @@ class Unit:
             ).fetchone()
         return oldest
 
+    def longest_run(self) -> tuple[float | None, int]:
+        """When the leased job that runs longest began (Unix seconds), and how often a lease was extended at most."""
+        self.flush()
+        began, most = self._connection.execute(
+            f"SELECT min(started_at), max(extensions) FROM jobs WHERE state = {LEASED}"  # few: one for each place
+        ).fetchone()
+        return began, most or 0
+
     def failures_of(self, row: Row) -> list[int]:
         """Offsets of the records that tell of the job's last failed attempts, oldest first."""
         self.flush()

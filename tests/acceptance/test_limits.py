@@ -1,7 +1,10 @@
 """Time limits, and leases of tasks that do not let the process say that it lives."""
 
+import json
 import os
+import re
 import signal
+import time
 
 import pytest
 
@@ -32,8 +35,24 @@ def test_how_long_a_job_runs_and_how_often_its_lease_was_extended_can_be_seen(pl
     place.until_started("job")
     job = until(lambda: (found := place.queue().get(result.id)).extensions >= 2 and found)
     assert job.enqueued_at <= job.started_at <= job.lease_deadline
+    stats = place.queue().stats()
+    assert stats.oldest_running_age is not None
+    assert 0 < stats.oldest_running_age <= time.time() - job.started_at
+    assert stats.most_extensions >= 2
+    [line] = place.manage("nobroker_list").stdout.splitlines()
+    assert re.search(r"  running for \d+\.\ds, extended \d+ times, until ", line)
+    table = place.manage("nobroker_stats").stdout.splitlines()
+    assert table[0].endswith("LONGEST RUN")
+    assert re.search(r" \d+\.\ds$", table[1])
+    [document] = json.loads(place.manage("nobroker_list", "--json").stdout)["jobs"]
+    assert (document["started_at"], document["extensions"] >= 2) == (job.started_at, True)
+    counts = json.loads(place.manage("nobroker_stats", "--json").stdout)["queues"][0]
+    assert counts["oldest_running_age"] > 0
+    assert counts["most_extensions"] >= 2
     place.let_go("job")
     result.wait(timeout=60)
+    stats = place.queue().stats()
+    assert (stats.oldest_running_age, stats.most_extensions) == (None, 0)
     work.signal(signal.SIGTERM)
     assert work.end() == 0
 

@@ -243,6 +243,24 @@ def test_the_page_of_a_job_shows_all_there_is(admin_client):
     assert "1 of 5" in leased
 
 
+def test_for_how_long_a_job_has_been_running_is_shown(admin_client, monkeypatch):
+    """And how often its lease was extended: a task that hangs is seen."""
+    queue = get_queue()
+    queue.enqueue(call())
+    [job] = queue.exchange(count=1, begin=1).leased
+    assert job.started_at is not None
+    for _ in range(3):
+        job = queue.extend(job, 60)
+    now = job.started_at + 185
+    monkeypatch.setattr("time.time", lambda: now)
+    assert "running for 3m05s, extended 3 times" in text_of(admin_client.get(JOBS))
+    page = text_of(admin_client.get(address(job)))
+    assert re.search(r"Running since:.*?\(3m05s ago\)", page, re.DOTALL)
+    assert re.search(r"Lease extended:\s+3 times", page)
+    queue.ack(job)
+    assert "running for" not in text_of(admin_client.get(JOBS))
+
+
 def test_the_history_of_errors_has_the_last_one_first(admin_client):
     queue = get_queue()
     job = queue.enqueue(call(), max_attempts=2)
