@@ -13,6 +13,7 @@ from typing import TextIO
 from django.apps import apps
 from django.db import Error as DatabaseError
 
+from nobroker_django.cli.text import count_of
 from nobroker_django.queues import close_queues
 
 from .console import Console
@@ -61,7 +62,8 @@ class SweepChild:
                 self._console.warning(f"the outbox of database {database!r} could not be swept: {error}")
             return
         if swept.rows:
-            self._console.line(f"database {database!r}: {swept.jobs} jobs of committed transactions written")
+            jobs = count_of(swept.jobs, "job")
+            self._console.line(f"database {database!r}: {jobs} of committed transactions written")
         for queue, error_text in swept.failed.items():
             self._console.warning(f"{queue}: what is in the outbox of {database!r} could not be written: {error_text}")
         if problem is not None:

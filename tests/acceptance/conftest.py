@@ -128,6 +128,10 @@ class Place:
     def work(self, *arguments: object, **popen: Any) -> Work:
         """Start ``nobroker_work`` with these arguments."""
         command = [sys.executable, "-m", "django", "nobroker_work", *(str(argument) for argument in arguments)]
+        return self.start(command, **popen)
+
+    def start(self, command: list[str], **popen: Any) -> Work:
+        """Start a command that becomes ``nobroker_work``."""
         work = Work(command, self.environment(), self.directory / f"output{len(self.works)}", **popen)
         self.works.append(work)
         return work

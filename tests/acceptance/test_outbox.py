@@ -1,7 +1,10 @@
 """Real workers and an outbox that a killed process has left something in."""
 
 import json
+import re
 import signal
+import sys
+import textwrap
 
 import pytest
 
@@ -32,7 +35,7 @@ def test_a_worker_writes_and_runs_what_a_killed_process_has_left(on_database, da
         until(lambda: place.queue().stats().done, "the job is done")
         work.signal(signal.SIGTERM)
     assert work.end() == 0
-    assert "1 jobs of committed transactions written" in work.text()
+    assert "1 job of committed transactions written" in work.text()
     (job,) = place.queue().list_jobs()
     assert (job.id, job.result, job.attempts) == ("of ann", True, 1)
     assert json.loads(place.manage("nobroker_outbox", "--json").stdout) == {"schema": 1, "rows": []}
@@ -55,3 +58,34 @@ def test_a_stop_while_sweeping_ends_the_worker(place, configure):
     work.until_says("started")
     work.signal(signal.SIGTERM)
     assert work.end() == 0
+
+
+IMPATIENT = """
+    import django
+
+    django.setup()
+    from django.core.management import execute_from_command_line
+    from nobroker_django.outbox import sweeping
+    from nobroker_django.worker import supervisor
+
+    supervisor.LOOK_SECONDS = 0.2
+    sweeping.YOUNG_SECONDS = 0.0
+    execute_from_command_line(["manage.py", "nobroker_work", "--no-reload"])
+"""
+
+
+def test_a_worker_sweeps_again_and_again(place, configure):
+    configure(OUTBOX=True)
+    assert place.manage("migrate", "--verbosity", "0").returncode == 0
+    work = place.start([sys.executable, "-c", textwrap.dedent(IMPATIENT)])
+    work.until_ready()
+    for number in (1, 2):
+        assert place.run(DOOMED.replace("ann", f"ann{number}")).returncode == -signal.SIGKILL
+
+        def is_done(count: int = number) -> bool:
+            return bool(place.queue().stats().done == count)
+
+        until(is_done, "the job is done")
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+    assert len(set(re.findall(r"outbox \(pid (\d+)\)", work.text()))) == 2

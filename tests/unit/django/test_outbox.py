@@ -5,12 +5,13 @@ import logging
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from nobroker_django import JobConflictError, StorageError
+from nobroker_django import JobConflictError, JobNotFoundError, StorageError
 from nobroker_django.outbox import checks, holding
 from nobroker_django.outbox.models import OutboxRow
 from nobroker_django.outbox.rows import SWEEP_SECONDS
@@ -76,6 +77,47 @@ def test_a_job_is_a_row_until_the_commit_and_in_the_log_after_it():
     assert rows().count() == 0
     assert result.created is True
     assert get_queue().get(result.id).payload["args"] == [1]
+
+
+def test_the_id_is_known_at_once_and_found_in_the_queue_after_the_commit():
+    """C43."""
+    with transaction.atomic():
+        result = add.enqueue(1)
+        known = result.id
+        with pytest.raises(JobNotFoundError):
+            add.get_result(known)
+    assert add.get_result(known).id == result.id == known
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        result = add.enqueue(2)
+        raise ZeroDivisionError
+    with pytest.raises(JobNotFoundError):
+        add.get_result(result.id)
+
+
+def test_coroutines_take_part_in_the_transaction_that_synchronous_code_has_opened():
+    def order():
+        with transaction.atomic():
+            result = async_to_sync(add.aenqueue)(1)
+            assert rows().count() == 1
+            assert result.created is None
+        return result
+
+    async def view():
+        return await sync_to_async(order)()
+
+    assert async_to_sync(view)().created is True
+    assert rows().count() == 0
+    assert arguments() == [[1]]
+
+
+def test_callbacks_that_a_test_case_runs_itself(django_capture_on_commit_callbacks):
+    with transaction.atomic():  # as a test case does
+        with django_capture_on_commit_callbacks(execute=True):
+            result = add.enqueue(1)
+            assert rows().count() == 1
+        assert result.created is True
+        assert rows().count() == 0
+    assert arguments() == [[1]]
 
 
 @pytest.mark.contract("DJ-02")
