@@ -83,23 +83,29 @@ def workers_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "seed"),
+    "plant",
     [
-        (words_believed_unexamined, 1),
-        (synced_raised_before_the_sync, 1),
-        (sync_lock_let_go_before_synced_is_raised, 0),
-        (old_log_unlinked_before_the_pointer_is_synced, 1),
-        (workers_taken_for_dead, 1),
+        words_believed_unexamined,
+        synced_raised_before_the_sync,
+        sync_lock_let_go_before_synced_is_raised,
+        old_log_unlinked_before_the_pointer_is_synced,
+        workers_taken_for_dead,
     ],
 )
-def test_interleaved_writers_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, seed: int):
+def test_interleaved_writers_find(fast_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant):
+    """In one of few runs; which one it is changes with every call that the engine makes."""
     plant(monkeypatch)
-    findings = Findings()
-    try:
-        recover_draws(interleaved(fast_path / "queue", seed), fast_path / "scratch", Random(seed), 2, findings)
-    except Exception as error:
-        findings.broken.append(repr(error))
-    assert findings.broken
+    for seed in range(30):
+        findings = Findings()
+        try:
+            trace = interleaved(fast_path / f"queue-{seed}", seed)
+            recover_draws(trace, fast_path / "scratch", Random(seed), 2, findings)
+        except Exception as error:
+            findings.broken.append(repr(error))
+        if findings.broken:
+            print(f"seed {seed}: {findings.broken[0]}")
+            return
+    pytest.fail("not found")
 
 
 def no_open_record(patch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,14 @@ from typing import Any, NamedTuple
 
 from nobroker_django.engine.files import Files
 
-READING = frozenset({"pread", "size", "block_bytes", "identity", "path_identity", "mode", "listdir", "is_fifo"})
+READING = frozenset(
+    {
+        *("pread", "size", "block_bytes", "identity", "path_identity", "path_size", "free_space", "mode", "listdir"),
+        "is_fifo",
+    }
+)
 BELL = frozenset({"put_byte", "read", "wait_readable"})
-LOCKING = frozenset({"flock", "funlock", "lock_byte", "unlock_byte"})
+LOCKING = frozenset({"flock", "funlock", "lock_byte", "unlock_byte", "byte_is_free"})
 WRITING = frozenset(
     {
         *("write", "pwrite", "allocate", "truncate", "datasync", "sync", "sync_directory"),
@@ -31,7 +36,7 @@ SYNCING = frozenset({"datasync", "sync", "sync_directory"})
 FILLING = frozenset(
     {"write", "pwrite", "allocate", "rename", "link", "make_directory", "make_fifo"}
 )  # and creating files
-ALL = READING | LOCKING | WRITING | OPENING | BELL
+ALL = READING | LOCKING | WRITING | OPENING | BELL  # that may fail; ``start_writing`` never does
 
 
 class Call(NamedTuple):
@@ -110,6 +115,15 @@ class Watched(Files):
         pair: tuple[int, int] | None = self._do(call, lambda _: Files.path_identity(self, path))
         return pair
 
+    def path_size(self, path: str | os.PathLike[str]) -> int:
+        number: int = self._do(Call("path_size", os.fspath(path)), lambda _: Files.path_size(self, path))
+        return number
+
+    def free_space(self, path: str | os.PathLike[str]) -> tuple[int | None, int]:
+        call = Call("free_space", os.fspath(path))
+        pair: tuple[int | None, int] = self._do(call, lambda _: Files.free_space(self, path))
+        return pair
+
     def mode(self, path: str | os.PathLike[str]) -> int:
         number: int = self._do(Call("mode", os.fspath(path)), lambda _: Files.mode(self, path))
         return number
@@ -140,6 +154,10 @@ class Watched(Files):
 
     def truncate(self, fd: int, size: int) -> None:
         self._do(Call("truncate", self._path(fd), (size,)), lambda _: Files.truncate(self, fd, size))
+
+    def start_writing(self, fd: int, offset: int, count: int) -> None:
+        call = Call("start_writing", self._path(fd), (offset, count))
+        self._do(call, lambda _: Files.start_writing(self, fd, offset, count))
 
     def datasync(self, fd: int) -> None:
         self._do(Call("datasync", self._path(fd)), lambda _: Files.datasync(self, fd))
@@ -210,6 +228,11 @@ class Watched(Files):
     def unlock_byte(self, fd: int, offset: int) -> None:
         call = Call("unlock_byte", self._path(fd), (offset,))
         self._do(call, lambda _: Files.unlock_byte(self, fd, offset))
+
+    def byte_is_free(self, fd: int, offset: int) -> bool:
+        call = Call("byte_is_free", self._path(fd), (offset,))
+        free: bool = self._do(call, lambda _: Files.byte_is_free(self, fd, offset))
+        return free
 
 
 class Recorder(Watched):
