@@ -6,7 +6,6 @@ Each scenario also runs on the engine as it is, and finds nothing.
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,6 @@ from nobroker_django.engine.recovery import Tail
 from nobroker_django.engine.syncing import SyncLock
 from tests.crash.test_failed_cut import recover_halves, refused_writes
 from tests.support.crashing import Findings, noting, recover_draws, traced
-from tests.support.faulty import Watched
 from tests.support.interleaving import interleaved
 from tests.support.ledger import Ledger, Script
 from tests.support.powercut import Killed, TraceFiles
@@ -60,24 +58,6 @@ def sync_lock_let_go_before_synced_is_raised(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SyncLock, "sync", sync)
 
 
-def old_log_unlinked_before_the_pointer_is_synced(patch: pytest.MonkeyPatch) -> None:
-    rename, sync = Watched.rename, Watched.sync_directory
-    flipped: list[object] = []
-
-    def renamed(self: Watched, source: Any, target: Any) -> None:
-        rename(self, source, target)
-        flipped.extend([target] if str(target).endswith(".current") else [])
-
-    def synced(self: Watched, path: Any) -> None:
-        if flipped:
-            flipped.clear()
-        else:
-            sync(self, path)
-
-    patch.setattr(Watched, "rename", renamed)
-    patch.setattr(Watched, "sync_directory", synced)
-
-
 def workers_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Census, "is_dead", lambda self, holder: True)
 
@@ -88,7 +68,6 @@ def workers_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
         words_believed_unexamined,
         synced_raised_before_the_sync,
         sync_lock_let_go_before_synced_is_raised,
-        old_log_unlinked_before_the_pointer_is_synced,
         workers_taken_for_dead,
     ],
 )
@@ -149,8 +128,8 @@ def killed_beside_another(directory: Path, kill_at: int) -> tuple[TraceFiles, bo
     return other_files, any(event.kind == "killed" for event in other_files.trace)
 
 
-def kills_beside_another(directory: Path) -> Iterator[str]:
-    """What goes wrong, at every change."""
+def kills_beside_another(directory: Path, step: int = 1) -> Iterator[str]:
+    """What goes wrong, at every ``step``-th change."""
     kill_at, killed = 0, True
     while killed:
         findings = Findings()
@@ -160,7 +139,7 @@ def kills_beside_another(directory: Path) -> Iterator[str]:
         except Exception as error:
             findings.broken.append(repr(error))
         yield from findings.broken
-        kill_at += 1
+        kill_at += step
 
 
 def end_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -172,6 +151,12 @@ def unfinished_syncs_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Control, "read", lambda self: read(self)._replace(syncing=0))
 
 
+@pytest.mark.contract("LOG-06", "LOG-09")
+def test_a_writer_killed_at_some_changes_beside_another(fast_path: Path):
+    assert list(kills_beside_another(fast_path, step=4)) == []
+
+
+@pytest.mark.long
 @pytest.mark.contract("LOG-06", "LOG-09")
 def test_a_writer_killed_at_every_change_beside_another(fast_path: Path):
     assert list(kills_beside_another(fast_path)) == []
@@ -255,7 +240,7 @@ def cuts_not_written_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "blank", lambda self, end: None)
 
 
-@pytest.mark.parametrize("jobs", [4, 40])
+@pytest.mark.parametrize("jobs", [4, pytest.param(40, marks=pytest.mark.long)])
 def test_that_finds_cuts_that_are_not_written_again(fast_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int):
     """And what comes of them: a queue that needs a person after a power cut."""
     cuts_not_written_again(monkeypatch)
