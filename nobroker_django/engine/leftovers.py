@@ -13,6 +13,7 @@ from pathlib import Path
 from .files import Files
 from .framing import HEADER_BYTES, FrameDamage, decode_header, iter_frames, read_frame
 from .generations import Layout, list_generations, sweep_temporaries
+from .new_log import UNFINISHED
 from .projection import unlink_builds
 from .records import Snapshot, decode_record
 
@@ -67,6 +68,8 @@ def _was_never_live(files: Files, path: Path) -> bool:
         snapshot = decode_record(first.type, first.body, first.offset)
         if not isinstance(snapshot, Snapshot):
             return False
+        if snapshot.copies == UNFINISHED:
+            return True  # whatever its end is like: who wrote it was killed in the middle of a write
         return sum(1 for _ in iter_frames(files, fd, first.end, size)) <= snapshot.copies
     except FrameDamage:
         return False

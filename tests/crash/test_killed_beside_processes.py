@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -178,6 +179,21 @@ def test_killed_at_every_call(stage: tuple[Path, Diary, Diary], what: str, half:
     assert calls > 50
 
 
+@cache
+def why_not_attached() -> str:
+    """Why strace cannot be attached to a process that runs already; empty when it can."""
+    if reason := why_not():
+        return reason
+    sleeper = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    command = ["strace", "-o", "/dev/null", "-p", str(sleeper.pid)]
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert tracer.stderr is not None
+    said = tracer.stderr.readline()
+    sleeper.communicate()
+    tracer.communicate()
+    return "" if "attached" in said else f"strace cannot be attached here: {said.strip()}"
+
+
 # What the engine and SQLite ask of the system about files; reading a clock or memory changes nothing for others.
 CALLS = (
     *("openat", "close", "pread64", "pwrite64", "write", "fdatasync", "fsync", "ftruncate", "fallocate"),
@@ -200,7 +216,7 @@ def killed_by_strace(stage: tuple[Path, Diary, Diary], what: str, call: str, num
 @pytest.mark.parametrize("what", PROTOCOLS)
 @pytest.mark.parametrize(("call", "step"), [("pwrite64", 11), ("rename", 1), ("renameat", 1), ("flock", 3)])
 def test_killed_at_a_real_call(stage: tuple[Path, Diary, Diary], what: str, call: str, step: int):
-    if reason := why_not():
+    if reason := why_not_attached():
         pytest.skip(reason)
     times = killed_by_strace(stage, what, call, count(1, step))
     assert times or call.startswith("rename")
@@ -209,7 +225,7 @@ def test_killed_at_a_real_call(stage: tuple[Path, Diary, Diary], what: str, call
 @pytest.mark.long
 @pytest.mark.parametrize("what", PROTOCOLS)
 def test_killed_at_every_real_call(stage: tuple[Path, Diary, Diary], what: str):
-    if reason := why_not():
+    if reason := why_not_attached():
         pytest.skip(reason)
     met = {call: killed_by_strace(stage, what, call, count(1)) for call in CALLS}
     print(f"{what}: killed at each of {sum(met.values())} calls of the system: {met}")
@@ -228,7 +244,7 @@ def test_that_finds(
     stage: tuple[Path, Diary, Diary], monkeypatch: pytest.MonkeyPatch, plant: Callable[..., None], what: str
 ):
     """Killed at the call that gives a log or the pointer its name."""
-    if reason := why_not():
+    if reason := why_not_attached():
         pytest.skip(reason)
     plant(monkeypatch)
     with pytest.raises((CorruptLogError, AssertionError), match="names generation"):

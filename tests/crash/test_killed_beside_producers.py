@@ -54,6 +54,20 @@ def test_killed_at_a_call(fast_path: Path, what: str, half: bool):
     assert kill_at > 3 * step
 
 
+def test_killed_in_the_middle_of_each_write_of_a_compaction(fast_path: Path):
+    """What is left of the new log goes with the next compaction, however it ends."""
+    files, _ = killed_beside_producers(fast_path / "whole", "compaction", 0, 1 << 30)
+    writes = [
+        number
+        for number, call in enumerate(files.counted)
+        if call.kind in ("write", "pwrite") and (".compact." in call.path or "000002" in call.path)
+    ]
+    findings = Findings()
+    assert all(killed_at(fast_path, "compaction", 0, number, findings, half=True) for number in writes)
+    findings.check()
+    assert len(writes) > 4
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("seed", range(4))
