@@ -11,6 +11,7 @@ import contextvars
 import enum
 import inspect
 import os
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -193,7 +194,7 @@ class _Run:
         """The task and the call; see ``_resolve``."""
         self._task, call = _resolve(self._job)
         if self._task.takes_context:
-            self.context = (compat.TaskContext(task_result=result_of(self._task, self._queue, self._job)),)
+            self.context = (compat.TaskContext(task_result=self._result(self._task, self._job)),)
         return self._task, call
 
     def end_if_forked(self) -> None:
@@ -204,7 +205,7 @@ class _Run:
     def announce_start(self) -> None:
         """Tell Django's receivers that the attempt begins."""
         if self._task is not None and self._task.backend in announcing.senders():
-            self._announced = result_of(self._task, self._queue, self._job)
+            self._announced = self._result(self._task, self._job)
             announcing.started(self._announced)
 
     def announce_end(self) -> None:
@@ -214,10 +215,15 @@ class _Run:
         try:
             ended = as_ended(self._job, self.ended)
             if ended is not None:
-                announcing.finished(result_of(self._task, self._queue, ended))
+                announcing.finished(self._result(self._task, ended))
             caches.close_all()
         except BaseException:  # a receiver may raise KeyboardInterrupt; how the task has ended stands
             announcing.logger.exception("the end of job %s could not be announced", self._job.id)
+
+    def _result(self, task: Task[Any, Any], job: Job) -> JobResult[Any]:
+        result = result_of(task, self._queue, job)
+        result._workers = (f"{socket.gethostname()}:{os.getpid()}",)
+        return result
 
     def performed(self) -> Performed:
         """What is to be told."""

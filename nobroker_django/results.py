@@ -148,7 +148,7 @@ class JobResult(_TaskResult, Generic[R]):
     ) -> None:
         """Args: ``memory`` has the job in the place of the queue."""
         self.id = job_id
-        self.task: Any = task if task.source is None else task.source
+        self.task: Any = _shown(task, job)
         self.task_name = task.name
         self._return_values = task.return_values
         self.queue_name = queue_name
@@ -158,6 +158,7 @@ class JobResult(_TaskResult, Generic[R]):
         self._payload = payload if job is None else job.payload
         self._job = job
         self._memory = memory
+        self._workers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<JobResult {self.id} of {self.task_name} in {self.queue_name}: {self.status}>"
@@ -238,8 +239,8 @@ class JobResult(_TaskResult, Generic[R]):
 
     @property
     def worker_ids(self) -> list[str]:
-        """Who had the deliveries that are on record, oldest first."""
-        return []
+        """The process that runs, or has just run, the last attempt: in that process itself, see ``announcing``."""
+        return list(self._workers)
 
     @property
     def _return_value(self) -> Any:
@@ -321,6 +322,15 @@ def load_result(task: Task[Any, R], queue_name: str, job_id: str) -> JobResult[R
     if name_in(job) not in (task.name, *task.aliases):
         raise InvalidOptionError("job_id", f"job {job_id!r} of queue {queue_name!r} is no call of {task.name}")
     return JobResult(task, queue_name, job_id, job)
+
+
+def _shown(task: Task[Any, Any], job: Job | None) -> Any:
+    """What was enqueued; a delay as the moment that it meant, which is what Django's tasks have."""
+    shown = task if task.source is None else task.source
+    delay = task.options.delay
+    if delay is None:
+        return shown
+    return shown.using(run_after=moment(job.available_at if job is not None else time.time() + delay))
 
 
 def result_of(task: Task[Any, R], queue_name: str, job: Job, memory: Memory | None = None) -> JobResult[R]:

@@ -4,7 +4,9 @@ import asyncio
 import copy
 import dataclasses
 import inspect
+import os
 import pickle
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -52,6 +54,7 @@ def leave():
 
 
 def with_context(context, a):
+    assert context.task_result.worker_ids == [f"{socket.gethostname()}:{os.getpid()}"]
     return [context.attempt, a, context.task_result.id, str(context.task_result.status), current_job().job_id]
 
 
@@ -327,6 +330,10 @@ def test_run_after_is_an_aware_datetime_or_a_timedelta(django_task):
     for result in (second, third):
         assert before + 3600 <= get_queue().get(result.id).available_at <= time.time() + 3600
     assert run() == []
+    assert [result.task.run_after for result in (first, second)] == [
+        moment,
+        datetime.fromtimestamp(get_queue().get(second.id).available_at, UTC),  # what Django's tasks have there
+    ]
 
 
 @pytest.mark.parametrize(
