@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,13 +132,13 @@ def _next(queues: tuple[str, ...], *, delayed: bool) -> tuple[str, Job] | None:
     """A job, leased, and its queue."""
     there = [queue for queue in queues if queue_exists(conf.get_settings().dir, queue)]
     for queue in there:
-        job = get_queue(queue).lease_one()
-        if job is not None:
-            return queue, job
+        leased = get_queue(queue).exchange(count=1, begin=1).leased
+        if leased:
+            return queue, leased[0]
     waiting = [(job.available_at, queue) for queue in there for job in get_queue(queue).list_jobs(JobState.READY)]
     if not delayed or not waiting:
         return None
     when, queue = min(waiting)
-    with open_queue(queue, conf.queue_settings(queue), clock=lambda: when) as later:
-        job = later.lease_one()
-    return None if job is None else (queue, job)
+    with closing(open_queue(queue, conf.queue_settings(queue), clock=lambda: when)) as later:
+        leased = later.exchange(count=1, begin=1).leased
+    return (queue, leased[0]) if leased else None

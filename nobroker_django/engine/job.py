@@ -48,9 +48,9 @@ class Job(msgspec.Struct):
     Times are Unix seconds. ``attempts`` counts deliveries; ``lease_token`` is the fencing token of the current lease;
     ``last_error`` is the text of the last failed attempt, of an exception with its class;
     ``seq`` is the insertion order; ``created`` is False when ``enqueue`` found the id already there; ``outcome`` is
-    "succeeded" once the job is ``DONE``; ``started_at`` and ``extensions`` tell since when a leased job runs, if that
-    is recorded, and how often its lease was extended; ``meta`` and ``visibility_timeout`` are what the enqueuer put
-    beside the payload.
+    "succeeded" once the job is ``DONE``; ``started_at`` is when the last delivery began to run, if that is recorded;
+    ``extensions`` tells how often the lease of a leased job was extended; ``meta`` and ``visibility_timeout`` are what
+    the enqueuer put beside the payload.
     """
 
     id: str

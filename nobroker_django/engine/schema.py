@@ -10,7 +10,7 @@ from dataclasses import fields
 
 from .transitions import DEAD, DUE, LEASED, WAITING, Row
 
-FORMAT = 6
+FORMAT = 7
 STATES = ("waiting", "due", "leased", "done", "dead")
 COLUMNS = tuple(field.name for field in fields(Row))
 # Set by a job's first record and never changed.

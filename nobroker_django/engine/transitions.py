@@ -45,10 +45,10 @@ class Row:
     """What the projection holds of one job. Offsets are bytes in the live log; 0 means none.
 
     ``waits`` tells a job that is eligible from ``available_at`` on from one that is eligible at once, whatever the
-    clock says. ``keep_until`` is until when the job is kept if it is finished, as far as that is known. ``holder``,
-    ``started_at`` and ``extensions`` (how often it was extended) are those of the current lease; ``deaths`` counts the
-    workers that died while they ran the job. ``task`` is the name in a task's payload; ``error_class`` and
-    ``last_error`` (the beginning of it) are those of the last failed attempt: for filters, lists.
+    clock says. ``keep_until`` is until when the job is kept if it is finished, as far as that is known. ``holder`` and
+    ``extensions`` (how often it was extended) are those of the current lease, ``started_at`` that of the last one;
+    ``deaths`` counts the workers that died while they ran the job. ``task`` is the name in a task's payload;
+    ``error_class`` and ``last_error`` (the beginning of it) are those of the last failed attempt: for filters, lists.
     """
 
     seq: int
@@ -176,7 +176,7 @@ def _end_lease(row: Row) -> None:
 
 
 def _nobody_has(row: Row) -> None:
-    row.holder = row.started_at = None
+    row.holder = None  # ``started_at`` stays, until the next lease
     row.extensions = 0
 
 
@@ -213,6 +213,7 @@ def _release(state: State, record: Release, offset: int) -> None:
     row = _leased(state, record)
     if row is not None:
         row.attempts -= 1
+        row.started_at = None
         _end_lease(row)
         state.change(row, DUE)
 
@@ -265,7 +266,7 @@ def _requeue(state: State, record: Requeue, offset: int) -> None:
         state.ignored += 1
         return
     row.attempts = row.deaths = 0
-    row.finished_at = None
+    row.started_at = row.finished_at = None
     row.rank = row.available_at = _rank_now(state, record.at)
     row.waits = 0
     state.change(row, DUE)

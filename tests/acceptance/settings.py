@@ -16,6 +16,7 @@ NOBROKER = {  # noqa: F811
     "IMPORTS": ["tests.acceptance.jobs"],
     **json.loads(os.environ.get("NOBROKER_TESTS_OPTIONS", "{}")),
 }
+TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}  # read where Django has tasks
 if not NOBROKER.get("OUTBOX"):
     INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "nobroker_django.outbox"]
 if "NOBROKER_TESTS_DATABASE" in os.environ:

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from nobroker_django import JobState
+from nobroker_django import JobState, compat
 from nobroker_django.queues import close_queues
 
 from . import jobs
@@ -48,6 +48,24 @@ def test_a_result_comes_back_to_the_caller(place):
     work = place.work()
     assert jobs.note.enqueue(str(place / "trace"), "x").wait(timeout=60).return_value == "x"
     work.until_says("job .* succeeded")
+
+
+@pytest.mark.skipif(not compat.AVAILABLE, reason="this Django has no task framework")
+@pytest.mark.contract("DJ-07")
+def test_tasks_of_djangos_decorator_are_found_run_and_announced(place):
+    """By real workers, which import a module when they meet the first job of one of its tasks, on the loop too."""
+    names = ["note", "note_later", "note_later", "note"]
+    jobs = [
+        place.queue().enqueue(
+            {"task": f"tests.acceptance.django_jobs.{name}", "args": [str(place / f"{number}")], "kwargs": {}}
+        )
+        for number, name in enumerate(names)
+    ]
+    assert place.work("--drain", "--processes", 1, "--threads", 1).end() == 0
+    assert [place.queue().get(job.id).result for job in jobs] == ["noted", 1, 1, "noted"]
+    told = [["NobrokerBackend RUNNING", name.replace("_", " "), "NobrokerBackend SUCCESSFUL"] for name in names]
+    # Of the very first job the module with the receivers was imported by the search for its task.
+    assert [place.lines(f"{number}") for number in range(4)] == told
 
 
 def test_drain_runs_what_is_ready_and_what_that_enqueues_but_waits_for_nothing(place, configure):

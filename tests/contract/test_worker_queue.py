@@ -69,6 +69,31 @@ def test_one_exchange_tells_outcomes_and_beginnings_and_leases(queue, worker):
     assert (waiting.state, waiting.started_at) == (JobState.LEASED, None)
 
 
+def test_when_the_last_delivery_began_stays_known_through_a_compaction(open_worker_queue, worker, clock):
+    queue = open_worker_queue(retention=1000.0)
+    queue.enqueue_many(range(5))
+    began = clock()
+    done, failed, dead, back, requeued = lease(queue, worker, 5)
+    clock.advance(3)
+    queue.exchange(
+        [
+            Ended.succeeded(done),
+            Ended.failed(failed, "x"),
+            Ended.failed(dead, "x", final=True),
+            Ended.given_back(back),
+            Ended.failed(requeued, "x", final=True),
+        ]
+    ).confirm()
+    queue.requeue_dead(requeued.id)
+    expected = [began, began, began, None, None]
+    assert [queue.get(job.id).started_at for job in (done, failed, dead, back, requeued)] == expected
+    queue.compact()
+    assert [queue.get(job.id).started_at for job in (done, failed, dead, back, requeued)] == expected
+    clock.advance(60)
+    (fetched,) = (job for job in lease(queue, worker, 9, begin=0) if job.id == failed.id)
+    assert (fetched.started_at, queue.get(failed.id).started_at) == (None, None)
+
+
 def test_what_ended_finally_is_a_dead_letter_and_a_delay_goes_before_the_backoff(queue, worker):
     queue.enqueue_many(range(3))
     a, b, c = lease(queue, worker, 3)

@@ -29,6 +29,7 @@ from nobroker_django import task as our_task
 from nobroker_django.execution import execute
 from nobroker_django.queues import get_queue
 from nobroker_django.results import JobResult, NoException
+from nobroker_django.testing import run_jobs
 
 from . import sample
 
@@ -138,9 +139,10 @@ def test_a_task_of_djangos_decorator_is_run_by_our_worker_and_its_result_is_foun
     assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
     with pytest.raises(ValueError, match="has not finished"):
         _ = result.return_value
-    assert [report.error for report in run()] == [""]
+    assert [report.error for report in run_jobs()] == [""]
     assert result.status == "READY"  # until it is looked at again
     result.refresh()
+    assert result.finished_at >= result.started_at == result.last_attempted_at >= result.enqueued_at
     assert (result.status, result.is_finished, result.attempts, result.return_value) == ("SUCCESSFUL", True, 1, 4)
     assert result.finished_at >= result.enqueued_at
     assert task.get_result(result.id) == backend().get_result(result.id) == result
