@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from . import compat, conf, registry
+from . import announcing, compat, conf, registry
 
 if TYPE_CHECKING:
     from .decorators import Task
@@ -43,12 +43,12 @@ def find_or_import(name: str) -> Task[Any, Any] | None:
         _tried.add(name)
         try:
             found = import_string(name)
+            # One of a backend that is not ours has not registered itself; a job of it is here all the same.
+            if registry.find(name) is None and compat.is_django_task(found) and announcing.alias():
+                compat.task_backends[announcing.alias()].entry_of(found)
         except ImportError:
-            found = None
+            pass
         except Exception:
-            logger.exception("The module of the task %s cannot be imported", name)
-            found = None
-        if compat.is_django_task(found):
-            found.get_backend().validate_task(found)  # which registers it, where the backend is ours
+            logger.exception("The task %s cannot be imported", name)
         task = registry.find(name)
     return task

@@ -568,3 +568,25 @@ def test_a_job_names_its_task_by_path_and_is_found_though_nobody_imported_it(tmp
     assert get_queue().get(bad.id).state is JobState.READY
     for name in names:
         registry.unregister(registry.find(name))
+
+
+def test_a_task_of_another_backend_that_was_sent_to_ours_is_found(tmp_path, monkeypatch, settings):
+    dummy = f"{compat.SOURCE}.backends.dummy.DummyBackend"
+    settings.TASKS = {"default": {"BACKEND": dummy}, "ours": {"BACKEND": BACKEND}}
+    (tmp_path / "other_tasks.py").write_text(f"from {compat.SOURCE} import task\n@task\ndef work(a):\n    return a\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from other_tasks import work  # type: ignore[import-not-found]
+
+    result = work.using(backend="ours").enqueue(5)
+    assert (result.backend, result.created) == ("ours", True)
+    registry.unregister(registry.find("other_tasks.work"))  # as in a worker, which has imported it at most
+    assert [report.error for report in run()] == [""]
+    found = compat.task_backends["ours"].get_result(result.id)
+    assert (found.return_value, found.backend) == (5, "ours")
+    registry.unregister(registry.find("other_tasks.work"))
+
+
+def test_a_result_names_the_backend_that_was_asked(django_task, settings):
+    settings.TASKS = {**settings.TASKS, "second": {"BACKEND": BACKEND}}
+    result = django_task(add).enqueue(1)
+    assert (result.backend, compat.task_backends["second"].get_result(result.id).backend) == ("default", "second")

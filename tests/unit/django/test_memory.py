@@ -17,6 +17,7 @@ from nobroker_django import (
     compat,
     memory,
 )
+from nobroker_django.outbox.models import OutboxRow
 from nobroker_django.queues import get_queue
 from nobroker_django.results import JobResult
 
@@ -161,6 +162,16 @@ def test_in_a_transaction_it_runs_at_the_commit(immediate):
             result.refresh()
         assert sample.add.using(on_commit=False).enqueue(5).return_value == 6
     assert (result.status, result.return_value) == ("SUCCESSFUL", 2)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_outbox_is_for_queues(immediate):
+    immediate.NOBROKER = {**immediate.NOBROKER, "OUTBOX": True}
+    with transaction.atomic():
+        result = sample.add.enqueue(1)
+        assert OutboxRow.objects.count() == 0
+    assert result.return_value == 2
+    assert not immediate.NOBROKER["DIR"].exists()
 
 
 @pytest.mark.django_db(transaction=True)

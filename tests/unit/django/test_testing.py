@@ -64,6 +64,11 @@ def test_what_waits_runs_when_asked_for_the_earliest_first(make, nobroker):
     assert nobroker.queue().stats().delayed == 0
 
 
+def test_the_earliest_of_all_queues_is_the_first(nobroker):
+    late, early = add.using(delay=7200).enqueue(1), send.using(delay=3600).enqueue("a")
+    assert [report.job_id for report in run_jobs(delayed=True)] == [early.id, late.id]
+
+
 def test_a_job_that_enqueues_itself_does_not_hang_the_test(make, nobroker):
     made: list[Task] = []
     made.append(make(lambda: made[0].enqueue().id, name="again"))
