@@ -107,7 +107,8 @@ class WorkerQueue(Queue, Once):
             self._settle(decision, ended, started, answer)
             if count:
                 self._lease_more(decision, count, begin, holder, answer)
-            answer.end = decision.held.log.position(decision.held.end)
+            # Where the projection could not follow, nobody knows what there is: it is asked again.
+            answer.end = 0 if decision.behind else decision.held.log.position(decision.held.end)
             rings, decision.rings = decision.rings or answer.more, False
             if self.fsync and decision.written:
                 answer.promise = decision.promise()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from nobroker_django import conf
+from nobroker_django.cli.text import count_of
 from nobroker_django.discovery import discover
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
@@ -86,7 +87,9 @@ class Child:
             finished=lambda: os.close(done_write),
         )
         clerk.start()
-        self._console.line(f"ready for {', '.join(desk.name for desk in desks)} with {self._options.threads} threads")
+        self._console.line(
+            f"ready for {', '.join(desk.name for desk in desks)} with {count_of(self._options.threads, 'thread')}"
+        )
         code = self._attend(signals, done, clerk)
         self._console.line(f"stopped: {self._tally.text()}")
         return code

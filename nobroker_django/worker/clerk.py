@@ -303,7 +303,7 @@ class Clerk:
         ready = wait_readable({self._bell, *bells}, max(0.0, min(pauses)))
         if not ready:
             for desk in self._desks:
-                desk.look_again()
+                desk.time_has_passed()
         for fd in ready & bells.keys():
             bells[fd].rung()
 

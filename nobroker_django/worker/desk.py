@@ -101,6 +101,11 @@ class Desk:
         """Time has passed: ask the queue once more, whatever it said before."""
         self.more = True
 
+    def time_has_passed(self) -> None:
+        """Ask once more if there is a reason: something was written, unheard, or a job is leasable by time alone."""
+        due = self.next_change is not None and time.time() >= self.next_change
+        self.more = self.more or self.failing or due or self.queue.look() != self._end
+
     def place_is_free(self) -> None:
         """A job has ended: what others added while nobody here listened may run now."""
         self.probing = True

@@ -19,6 +19,7 @@ from typing import TextIO
 
 from django.db import connections
 
+from nobroker_django.cli.text import count_of
 from nobroker_django.engine.backoff import BackoffPolicy
 from nobroker_django.engine.errors import NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
@@ -123,7 +124,8 @@ class Supervisor:
         connections.close_all()
         self._signals = SignalPipe((*STOP_SIGNALS, signal.SIGCHLD))
         self._console.line(
-            f"started: {self._options.processes} processes with {self._options.threads} threads for "
+            f"started: {count_of(self._options.processes, 'process', 'processes')} with "
+            f"{count_of(self._options.threads, 'thread')} for "
             f"{', '.join(self._options.queues)}"
         )
         try:

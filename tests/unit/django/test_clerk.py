@@ -1,6 +1,7 @@
 """The clerk of a worker process and its desks, in this process; ``tests/acceptance`` runs whole workers."""
 
 import io
+import itertools
 import os
 import threading
 import time
@@ -241,6 +242,32 @@ def test_a_job_that_comes_while_idle_is_run_without_waiting_for_the_next_look(ma
         assert waiting.wait(PATIENCE)
         result = add.enqueue(number)
         until(lambda result=result: get_queue().get(result.id).state is JobState.DONE)
+
+
+@pytest.mark.contract("WORK-05")
+def test_an_idle_process_asks_the_queue_only_when_something_was_written(make_worker, monkeypatch, exchanges):
+    """C91: its looks once a second cost no lock and no transaction; what rang for nobody is found by them."""
+    monkeypatch.setattr("nobroker_django.worker.clerk.SAFETY_SECONDS", 0.01)
+    worker = make_worker()
+    looks = itertools.count(1)
+    seen = threading.Event()
+    passed = worker.desks[0].time_has_passed
+
+    def look():
+        passed()
+        if next(looks) % 50 == 0:
+            seen.set()
+
+    monkeypatch.setattr(Desk, "time_has_passed", lambda desk: look())
+    worker.clerk.start()
+    assert seen.wait(PATIENCE)
+    asked = len(exchanges)
+    seen.clear()
+    assert seen.wait(PATIENCE)
+    assert len(exchanges) == asked
+    monkeypatch.setattr("nobroker_django.engine.bell.Bell.ring", lambda bell: None)
+    unheard = add.enqueue(1)
+    until(lambda: get_queue().get(unheard.id).state is JobState.DONE)
 
 
 def test_a_delayed_job_is_run_when_its_time_has_come(make_worker, monkeypatch):
