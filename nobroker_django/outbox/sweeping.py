@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -110,26 +110,19 @@ def standing(database: str) -> Standing:
     return Standing(waiting, old, parked, rows.count() - parked - old - waiting)
 
 
-def sweep(
-    database: str,
-    *,
-    queues: Sequence[str] | None = None,
-    young: float = 0.0,
-    give_up: Callable[[], bool] = lambda: False,
-) -> Swept:
+def sweep(database: str, *, queues: Sequence[str] | None = None, young: float = 0.0) -> Swept:
     """Write to the log, and delete, what stayed in the outbox of one database.
 
     Args:
         queues: only rows for these queues; by default all of the settings.
         young: rows younger than so many seconds are left alone.
-        give_up: asked again and again; once it says True, the sweep ends.
 
     Raises:
         django.db.Error: the database refused; what was written stays written, and its rows are swept once more.
     """
     swept, after = Swept(), ""
     names = list(conf.get_settings().queues if queues is None else queues)
-    while names and not give_up():
+    while names:
         with _locked(database):
             rows = _next(database, names, after, time.time() - young)
             if not rows:

@@ -50,6 +50,8 @@ FIRST_RESTART, LONGEST_RESTART = 0.2, 30.0
 """Pause before a dead child is replaced; it doubles with every death that follows soon."""
 HEALTHY_AFTER = 60.0
 """A child that lived this long (seconds) starts the pauses anew."""
+SWEEP_PATIENCE = 30.0
+"""Seconds that ``--drain`` waits for the outbox to be swept before the first job is run."""
 KILL_AFTER = 15.0
 """Seconds that a child has to give its jobs back, before it is killed."""
 
@@ -107,7 +109,7 @@ class Supervisor:
         self._damaged = Damaged()
         if options.drain:
             for slot in self._slots:
-                slot.start_at = None  # until the outbox was swept
+                slot.start_at = time.monotonic() + SWEEP_PATIENCE
         self._watch = Watch(options.queues, self._console)
         self._live = LiveLine(stream if options.verbosity else None, self._counts, shared=True)
         self._at_start: tuple[int, int] | None = None  # jobs that were done and dead then
@@ -292,7 +294,7 @@ class Supervisor:
             if slot is self._upkeep:
                 code = UpkeepChild(self._options, reading, self._stream).run()
             elif slot is self._sweeper:
-                code = SweepChild(self._options, reading, self._stream, first=first).run()
+                code = SweepChild(self._options, self._stream, first=first).run()
             else:
                 code = Child(slot.number, self._options, inherited, self._stream).run()
         except BaseException:
@@ -316,6 +318,8 @@ class Supervisor:
             self._order(NOW)
         for slot in self._all_slots():
             slot.start_at = None
+        if self._sweeper.pid:
+            os.kill(self._sweeper.pid, signal.SIGTERM)  # it may wait for a database that does not answer
 
     def _order(self, order: bytes) -> None:
         for slot in self._all_slots():
@@ -404,7 +408,7 @@ class Supervisor:
             return
         self._sweeper.start_at = time.monotonic() + LOOK_SECONDS
         for slot in self._slots:
-            if not slot.pid and not slot.started and slot.start_at is None:
+            if not slot.pid and not slot.started:
                 slot.start_at = time.monotonic()
 
     def _restart(self, slot: Slot, pid: int, code: int, taken: int) -> None:

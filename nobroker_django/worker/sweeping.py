@@ -1,13 +1,13 @@
 """The process that writes to the queues what stayed in the outbox: forked now and then, beside the workers.
 
-Invariant: the supervisor opens no connection to a database; this process does, and ends. It ends by itself: when it
-has swept every database, when it is told to, and when the supervisor is gone. Killed at any moment, it has lost and
-doubled nothing.
+Invariant: the supervisor opens no connection to a database; this process does, and ends when it has swept every one.
+Signals end it at once, whatever it waits for: killed at any moment, it has lost and doubled nothing.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from typing import TextIO
 
 from django.apps import apps
@@ -18,7 +18,7 @@ from nobroker_django.queues import close_queues
 
 from .console import Console
 from .options import EXIT_STOPPED, WorkerOptions
-from .shutdown import STOP_SIGNALS, SignalPipe, wait_readable
+from .shutdown import STOP_SIGNALS
 
 
 def is_wanted() -> bool:
@@ -27,24 +27,24 @@ def is_wanted() -> bool:
 
 
 class SweepChild:
-    """Runs in the forked process. ``orders`` is the reading end of the supervisor's pipe to it."""
+    """Runs in the forked process. ``first``: it is the first of this supervisor."""
 
-    def __init__(self, options: WorkerOptions, orders: int, stream: TextIO | None, *, first: bool) -> None:
-        self._orders = orders
+    def __init__(self, options: WorkerOptions, stream: TextIO | None, *, first: bool) -> None:
         self._first = first
         self._console = Console(stream, prefix=f"outbox (pid {os.getpid()})", verbosity=options.verbosity)
 
     def run(self) -> int:
         """Sweep every database; returns the exit code."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         from nobroker_django.outbox import sweeping
 
-        self._signals = SignalPipe(STOP_SIGNALS)
         try:
             for database in sweeping.databases():
                 self._sweep(database)
         except DatabaseError as error:
-            if not self._is_stopped():
-                self._console.warning(f"a database could not be asked for rows of the outbox: {error}")
+            self._console.warning(f"a database could not be asked for rows of the outbox: {error}")
         finally:
             close_queues()
         return EXIT_STOPPED
@@ -54,20 +54,15 @@ class SweepChild:
         from nobroker_django.outbox import sweeping
 
         try:
-            young = 0.0 if self._first else sweeping.YOUNG_SECONDS
-            swept = sweeping.sweep(database, young=young, give_up=self._is_stopped)
+            swept = sweeping.sweep(database, young=0.0 if self._first else sweeping.YOUNG_SECONDS)
             problem = sweeping.standing(database).problem() if self._first or swept.parked else None
         except DatabaseError as error:
-            if not self._is_stopped():
-                self._console.warning(f"the outbox of database {database!r} could not be swept: {error}")
+            self._console.warning(f"the outbox of database {database!r} could not be swept: {error}")
             return
         if swept.rows:
             jobs = count_of(swept.jobs, "job")
             self._console.line(f"database {database!r}: {jobs} of committed transactions written")
-        for queue, error_text in swept.failed.items():
-            self._console.warning(f"{queue}: what is in the outbox of {database!r} could not be written: {error_text}")
+        for queue, why in swept.failed.items():
+            self._console.warning(f"{queue}: what is in the outbox of {database!r} could not be written: {why}")
         if problem is not None:
             self._console.warning(f"the outbox of database {database!r} has rows that need somebody: {problem}")
-
-    def _is_stopped(self) -> bool:
-        return bool(wait_readable((self._orders, self._signals.fd), 0.0))

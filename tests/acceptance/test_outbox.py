@@ -33,6 +33,7 @@ def test_a_worker_writes_and_runs_what_a_killed_process_has_left(on_database, da
     work = place.work(*(["--drain"] if how == "drain" else []))
     if how == "stay":
         until(lambda: place.queue().stats().done, "the job is done")
+        work.until_says("1 job of committed transactions written")  # and its row is deleted
         work.signal(signal.SIGTERM)
     assert work.end() == 0
     assert "1 job of committed transactions written" in work.text()
@@ -86,6 +87,11 @@ def test_a_worker_sweeps_again_and_again(place, configure):
             return bool(place.queue().stats().done == count)
 
         until(is_done, "the job is done")
+
+    def sweepers() -> set[str]:
+        return set(re.findall(r"outbox \(pid (\d+)\): database 'default': 1 job of committed", work.text()))
+
+    until(lambda: len(sweepers()) >= 2, "two of them have said so")  # a stop may come before that is said
     work.signal(signal.SIGTERM)
     assert work.end() == 0
-    assert len(set(re.findall(r"outbox \(pid (\d+)\)", work.text()))) == 2
+    assert place.queue().stats().enqueued_total == 2

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from nobroker_django.outbox.models import OutboxRow
 from nobroker_django.outbox.rows import SWEEP_SECONDS
 from nobroker_django.outbox.sweeping import Standing, databases, standing, sweep, sweep_old
 from nobroker_django.queues import get_queue
+from nobroker_django.worker.options import WorkerOptions
+from nobroker_django.worker.supervisor import Supervisor
 
 from .sample import add, keep, send
 
@@ -323,6 +326,21 @@ def test_nor_does_it_if_the_id_was_chosen_by_the_caller(monkeypatch):
         mine = add.using(job_id="x").enqueue(1)
         others = add.using(job_id="x").enqueue(1)
     assert (mine.created, others.created) == (True, False)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_worker_that_runs_what_is_ready_waits_for_the_sweep(drain):
+    supervisor = Supervisor(WorkerOptions(queues=("default",), processes=2, drain=drain), None)
+    try:
+        begin = time.monotonic()
+        assert all(slot.start_at > begin for slot in supervisor._slots) == drain
+        supervisor._swept()
+        assert all(slot.start_at <= time.monotonic() for slot in supervisor._slots)
+        assert supervisor._sweeper.start_at > begin + 50
+    finally:
+        supervisor._watch.close()
+        supervisor._budget.close()
+        supervisor._damaged.close()
 
 
 @pytest.mark.contract("DJ-02")
