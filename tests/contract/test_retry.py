@@ -221,7 +221,11 @@ class Unprintable(Exception):
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (Unprintable(), f"{__name__}.Unprintable", "<Unprintable: its text cannot be had, str() raised SystemExit>"),
+        (
+            Unprintable(),
+            f"{__name__}.Unprintable",
+            f"<{__name__}.Unprintable: its text cannot be had, str() raised SystemExit>",
+        ),
         (ValueError("\x00\x1b[2J\r\nERROR forged\u202e"), "ValueError", "\x00\x1b[2J\r\nERROR forged\u202e"),
         (ValueError("\ud800 and \udfff"), "ValueError", "\\ud800 and \\udfff"),
         (ValueError(), "ValueError", ""),
