@@ -17,6 +17,13 @@ NOBROKER = {  # noqa: F811
     **json.loads(os.environ.get("NOBROKER_TESTS_OPTIONS", "{}")),
 }
 TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}  # read where Django has tasks
+# Django's own log lines of tasks: the package django-tasks leaves them to what Python does without any configuration.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"nowhere": {"class": "logging.NullHandler"}},
+    "loggers": {"django_tasks": {"handlers": ["nowhere"], "propagate": False}},
+}
 if not NOBROKER.get("OUTBOX"):
     INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "nobroker_django.outbox"]
 if "NOBROKER_TESTS_DATABASE" in os.environ:
