@@ -120,12 +120,16 @@ class _Write:
     def one(self, payload: payloads.Payload, job_id: str | None) -> Job:
         if self.memory is not None:
             return self._keep(self.memory, [payload], [job_id])[0]
-        return get_queue(self.options.queue_name).enqueue(payload, job_id=job_id, **self._details())
+        return get_queue(self.options.queue_name).enqueue(
+            payload, job_id=job_id, delay=self._delay(), **self._details()
+        )
 
     def all(self, many: list[payloads.Payload], job_ids: list[str] | None) -> list[Job]:
         if self.memory is not None:
             return self._keep(self.memory, many, job_ids or [None] * len(many))
-        return get_queue(self.options.queue_name).enqueue_many(many, job_ids=job_ids, **self._details())
+        return get_queue(self.options.queue_name).enqueue_many(
+            many, job_ids=job_ids, delay=self._delay(), **self._details()
+        )
 
     def announce(self, results: Sequence[JobResult[Any]]) -> None:
         """What follows the write: the signals, and where there is no queue the jobs themselves."""
@@ -177,31 +181,20 @@ class _Write:
                 payload=payload,
                 known_until=until,
                 due=self.due,
-                priority=self.options.priority,
-                max_attempts=self.options.max_attempts,
-                visibility_timeout=self.options.visibility_timeout,
-                unique=self.unique,
+                **self._details(),
             )
             for job_id, payload in zip(job_ids, many, strict=True)
         ]
 
     def _keep(self, memory: Memory, many: list[payloads.Payload], job_ids: Sequence[str | None]) -> list[Job]:
-        options = self.options
-        return memory.add(
-            options.queue_name,
-            many,
-            job_ids,
-            priority=options.priority,
-            due=self.due,
-            max_attempts=options.max_attempts,
-            visibility_timeout=options.visibility_timeout,
-            unique=self.unique,
-        )
+        return memory.add(self.options.queue_name, many, job_ids, due=self.due, **self._details())
+
+    def _delay(self) -> float:
+        return 0.0 if self.due is None else max(0.0, self.due - time.time())
 
     def _details(self) -> dict[str, Any]:
         return {
             "priority": self.options.priority,
-            "delay": 0.0 if self.due is None else max(0.0, self.due - time.time()),
             "max_attempts": self.options.max_attempts,
             "visibility_timeout": self.options.visibility_timeout,
             "unique": self.unique,

@@ -37,7 +37,7 @@ from .engine.job import Job, JobError, JobState
 from .engine.payload import decode_payload
 from .engine.worker_queue import Settled, WorkerQueue
 from .limits import Limits, limits_of
-from .results import JobResult, result_of
+from .results import JobResult, name_in, result_of
 from .worker.soft_limits import SoftLimits, run_limited
 
 soft_limits = SoftLimits()
@@ -231,7 +231,8 @@ class _Run:
 
     @property
     def _name(self) -> str:
-        return _shown_name(self._job) if self._task is None else self._task.name
+        name = name_in(self._job) if self._task is None else self._task.name
+        return "(not a task)" if name is None else name
 
     @cached_property
     def ended(self) -> Ended:
@@ -274,10 +275,8 @@ def as_ended(job: Job, ended: Ended) -> Job | None:
 
 def is_coroutine(job: Job) -> bool:
     """Whether the job's task is a coroutine function."""
-    payload = job.payload
-    task = (
-        registry.find(payload["task"]) if isinstance(payload, dict) and isinstance(payload.get("task"), str) else None
-    )
+    name = name_in(job)
+    task = None if name is None else registry.find(name)
     return task is not None and inspect.iscoroutinefunction(task.function)
 
 
@@ -411,8 +410,3 @@ def _close_all_connections() -> None:
         connections.close_all()  # of a thread that ends with the job
     except Exception:
         pass
-
-
-def _shown_name(job: Job) -> str:
-    payload = job.payload
-    return payload["task"] if isinstance(payload, dict) and isinstance(payload.get("task"), str) else "(not a task)"

@@ -119,9 +119,7 @@ def _flat_copies(values: list[Any]) -> list[Any] | None:
     kinds = set(map(type, members))
     if not kinds <= _SCALARS or not set(map(type, chain.from_iterable(copies))) <= _KEYS:
         return None
-    if float in kinds and not all(item - item == 0 for item in members if type(item) is float):
-        return None
-    return copies
+    return copies if _is_finite(members, kinds) else None
 
 
 class _Named(msgspec.Struct):
@@ -167,7 +165,7 @@ def _is_exact(values: list[Any], *, integers: bool = False) -> bool:
         kinds = set(map(type, level))
         if not kinds <= _ALLOWED:
             return False
-        if float in kinds and not all(item - item == 0 for item in level if type(item) is float):
+        if not _is_finite(level, kinds):
             return False
         if integers and int in kinds and not all(-_LARGE < item < _LARGE for item in level if type(item) is int):
             return False
@@ -185,6 +183,11 @@ def _is_exact(values: list[Any], *, integers: bool = False) -> bool:
         if depth > MAX_DEPTH or seen > _MAX_VALUES:
             return False
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(others)]
+
+
+def _is_finite(values: list[Any], kinds: set[type]) -> bool:
+    """Whether no float among the values, which are of these kinds, is infinite or NaN."""
+    return float not in kinds or all(item - item == 0 for item in values if type(item) is float)
 
 
 def _locate(value: Any, what: str) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from .errors import CorruptLogError
 from .job import Job, JobError, JobState
@@ -11,6 +12,7 @@ from .payload import decode_payload
 from .records import Ack, Enqueue
 from .transitions import DEAD, DONE, DUE, LEASED, WAITING, Row
 
+_Kept = TypeVar("_Kept", Enqueue, Ack)
 STATE_OF = {
     WAITING: JobState.READY,
     DUE: JobState.READY,
@@ -32,10 +34,7 @@ def enqueue_record(log: Log, row: Row) -> Enqueue:
     Raises:
         CorruptLogError: it is not there, or damaged.
     """
-    record = log.record_at(row.payload_offset)
-    if not isinstance(record, Enqueue) or record.id != row.id:
-        raise CorruptLogError(log.path, row.payload_offset, f"this is not the ENQUEUE record of job {row.id!r}")
-    return record
+    return _record_of(row, log, row.payload_offset, Enqueue)
 
 
 def ack_record(log: Log, row: Row) -> Ack:
@@ -44,10 +43,14 @@ def ack_record(log: Log, row: Row) -> Ack:
     Raises:
         CorruptLogError: it is not there, or damaged.
     """
-    ack = log.record_at(row.result_offset)
-    if not isinstance(ack, Ack) or ack.id != row.id:
-        raise CorruptLogError(log.path, row.result_offset, f"this is not the ACK record of job {row.id!r}")
-    return ack
+    return _record_of(row, log, row.result_offset, Ack)
+
+
+def _record_of(row: Row, log: Log, offset: int, kind: type[_Kept]) -> _Kept:
+    record = log.record_at(offset)
+    if not isinstance(record, kind) or record.id != row.id:
+        raise CorruptLogError(log.path, offset, f"this is not the {kind.TYPE.name} record of job {row.id!r}")
+    return record
 
 
 def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = False) -> Job:

@@ -144,14 +144,8 @@ class OutboxModel:
                 if s.rollbacks:
                     back = _write(s, w, row=ROLLED_BACK)._replace(rollbacks=s.rollbacks - 1)
                     yield "rolls back", _at(back, p, "over")
-            case "append":
-                yield from self._append_under_the_lock(s, p, w)
-            case "sync":
-                yield "syncs", _at(self._sync(s), p, "delete")
-            case "delete":
-                yield "deletes the row", _at(self._delete(s, w), p, self._after_delete())
-            case "sync late":
-                yield "syncs", _at(self._sync(s), p, "over")
+            case _:
+                yield from self._to_the_log(s, p, one)
 
     # -- a sweep
 
@@ -167,6 +161,14 @@ class OutboxModel:
                 for number, write in enumerate(s.writes):
                     if write.row == COMMITTED and not self._is_late(s, number):
                         yield f"reads row {number}", _at(s, p, "append", write=number)
+            case _:
+                yield from self._to_the_log(s, p, one)
+
+    # -- the row's way to the log, the same for both
+
+    def _to_the_log(self, s: State, p: int, one: Process) -> Iterator[tuple[str, State]]:
+        w = one.write
+        match one.at:
             case "append":
                 yield from self._append_under_the_lock(s, p, w)
             case "sync":

@@ -7,23 +7,15 @@ from nobroker_django.engine.errors import TooLateError
 from nobroker_django.engine.job import JobState
 from nobroker_django.engine.once import Entry
 from nobroker_django.engine.worker_queue import WorkerQueue
+from tests.contract.helpers import FakeClock
 
 RETENTION = 100.0
 UNTIL = 5000.0
 
 
-class Clock:
-    """Says what it is told."""
-
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock(1000.0)
 
 
 @pytest.fixture
