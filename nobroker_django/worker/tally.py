@@ -20,9 +20,9 @@ class Tally:
         return sum(self.counts.values())
 
     def job(self, queue: str, report: Report) -> None:
-        """One delivery has ended."""
-        self.counts[report.outcome] += 1
+        """One delivery has ended: told first, so that whoever sees the count finds it told."""
         self._console.job(queue, report)
+        self.counts[report.outcome] += 1
 
     def text(self) -> str:
         """The counts for the last line of the process."""

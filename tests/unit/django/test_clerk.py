@@ -139,6 +139,20 @@ def test_everything_is_run_once_and_recorded(make_worker):
         assert (job.state, job.attempts) == (JobState.DONE, 1)
 
 
+def test_what_is_counted_has_been_told(make_worker, monkeypatch):
+    add.enqueue(1)
+    worker = make_worker(drain=True)
+    counted, tell = [], worker.console.job
+
+    def job(queue, report):
+        counted.append(worker.tally.ended)
+        tell(queue, report)
+
+    monkeypatch.setattr(worker.console, "job", job)
+    worker.run()
+    assert (counted, worker.tally.ended) == ([0], 1)
+
+
 @pytest.mark.contract("LEASE-04")
 def test_a_job_is_recorded_as_begun_before_it_runs(make_worker, make):
     seen = []
