@@ -79,6 +79,26 @@ def test_however_a_child_is_forked_both_go_on(queue_dir: Path, errors: Diary, wa
         assert len(queue.list_jobs()) == len(shown)
 
 
+def use_often(queue: Queue, name: str) -> None:
+    for number in range(50):
+        use(queue, f"{name} {number}")
+
+
+def test_a_parent_and_its_children_write_at_the_same_time(queue_dir: Path, errors: Diary):
+    """Through the object that they inherited: with locks of their own, or two would write at one place."""
+    names = ["parent", "one", "two", "three"]
+    with open_queue(queue_dir) as queue:
+        children = [Child(use_often, queue, name, errors=errors) for name in names[1:]]
+        try:
+            use_often(queue, "parent")
+        finally:
+            run_all(children)
+        shown = [job.payload["k"] for job in queue.list_jobs()]
+        assert sorted(shown) == sorted(f"{name} {number}" for name in names for number in range(50))
+    with open_queue(queue_dir) as queue:
+        assert not queue.recovery.repaired
+
+
 @pytest.mark.parametrize("kind", ["flock", "pwrite", "datasync"])
 def test_a_fork_in_the_middle_of_a_call_of_another_thread_waits_for_its_end(queue_dir: Path, errors: Diary, kind: str):
     """At each step of the call: with the log's lock, in the write, in the sync."""
