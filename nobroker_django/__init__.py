@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .compat import TaskContext
     from .current import CurrentJob, current_job
     from .decorators import task
     from .engine.aio import AsyncQueue
@@ -47,6 +48,7 @@ _HOME = {
     "task": "decorators",
     "CurrentJob": "current",
     "current_job": "current",
+    "TaskContext": "compat",
     "AsyncQueue": "engine.aio",
     "JobResult": "results",
     "SoftTimeLimitExceeded": "limits",
@@ -107,6 +109,7 @@ __all__ = [
     "SoftTimeLimitExceeded",
     "StorageError",
     "TaskArgumentError",
+    "TaskContext",
     "Worker",
     "WorkerStats",
     "__version__",

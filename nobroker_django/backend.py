@@ -76,7 +76,7 @@ class TaskBackend(compat.BaseTaskBackend):
         try:
             if isinstance(task, Task):
                 conf.queue_settings(task.options.queue_name)
-                return task
+                return self._announced(task, task.options, task)
             options = CallOptions(
                 queue_name=task.queue_name,
                 priority=task.priority,
@@ -90,9 +90,7 @@ class TaskBackend(compat.BaseTaskBackend):
             entry = self._registered(task, options, own)
         except (InvalidOptionError, AnnotationError) as error:
             raise compat.InvalidTask(str(error)) from error
-        chosen = copy.copy(entry)
-        chosen.options, chosen.source = options, task
-        return chosen
+        return self._announced(entry, options, task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[Any]:
         """Store a call of a task, of Django's decorator or of ours; see ``decorators.Task.enqueue``.
@@ -101,9 +99,7 @@ class TaskBackend(compat.BaseTaskBackend):
             InvalidTask: an option or the queue.
             NobrokerError: as ``decorators.Task.enqueue``.
         """
-        result = enqueue_one(self.entry_of(task), args, kwargs, self.memory)
-        result.backend = self.alias
-        return result
+        return enqueue_one(self.entry_of(task), args, kwargs, self.memory)
 
     def get_result(self, result_id: str) -> JobResult[Any]:
         """The result of a job, whichever queue it is in.
@@ -130,6 +126,11 @@ class TaskBackend(compat.BaseTaskBackend):
         from .checks_of_backends import check_application
 
         return list(check_application(self))
+
+    def _announced(self, entry: Task[Any, Any], options: CallOptions, source: Any) -> Task[Any, Any]:
+        chosen = copy.copy(entry)
+        chosen.options, chosen.source, chosen.announced_by = options, source, self.alias
+        return chosen
 
     def _registered(self, task: Any, options: CallOptions, own: Mapping[str, Any]) -> Task[Any, Any]:
         name, aliases = named(task.func, own["task_name"], own["aliases"] or ())
@@ -162,7 +163,7 @@ class ImmediateBackend(TaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.memory = Memory(runs=True)
+        self.memory = Memory(runs=True, backend=alias)
 
 
 class DummyBackend(TaskBackend):
@@ -170,7 +171,7 @@ class DummyBackend(TaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.memory = Memory(runs=False)
+        self.memory = Memory(runs=False, backend=alias)
 
     @property
     def results(self) -> list[JobResult[Any]]:

@@ -7,8 +7,12 @@ without them: then ``AVAILABLE`` is False, and only ``backend`` cannot be import
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .results import JobResult
 
 
 def _source() -> str | None:
@@ -33,8 +37,15 @@ if TYPE_CHECKING:
     task_enqueued: Any
     task_started: Any
     task_finished: Any
-    TaskContext: Any
     TaskResultStatus: Any
+
+    class TaskContext:
+        """What a task with ``takes_context=True`` gets before its arguments."""
+
+        task_result: JobResult[Any]
+        attempt: int
+
+        def __init__(self, *, task_result: JobResult[Any]) -> None: ...
 
     class BaseTaskBackend:
         alias: str
@@ -80,6 +91,17 @@ elif AVAILABLE:
         _signals.task_enqueued, _signals.task_started, _signals.task_finished
     )  # fmt: skip
 else:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class TaskContext:
+        """As Django has it: which job it is in which a task runs."""
+
+        task_result: JobResult[Any]
+
+        @property
+        def attempt(self) -> int:
+            """The number of this attempt, from 1 on."""
+            return self.task_result.attempts
 
     class TaskError:
         """As Django has it."""

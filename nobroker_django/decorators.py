@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.utils.module_loading import import_string
@@ -64,7 +64,7 @@ class Task(Generic[P, R]):
         source: Any = None,
         unique: Unique = False,
     ) -> None:
-        """Args: ``source`` is the object of Django's ``@task`` that this one stands for."""
+        """Args: ``source`` is what callers have, where this object stands for it: one of Django's ``@task``."""
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
@@ -74,9 +74,10 @@ class Task(Generic[P, R]):
         self.limits = limits
         self.takes_context = takes_context
         self.source = source
+        self.announced_by: str | None = None
         signature = inspect.signature(function)
-        if takes_context:  # not the caller's to give
-            signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        if takes_context:
+            signature = _without_context(name, signature)
         self.signature = signature
         namespace = namespace_of(function)
         self.arguments = Arguments(name, signature, namespace)
@@ -138,6 +139,8 @@ class Task(Generic[P, R]):
     @property
     def backend(self) -> str:
         """The alias in ``TASKS`` under which its jobs are announced; empty: ``TASKS`` has no backend of ours."""
+        if self.announced_by is not None:  # the backend to which it was given
+            return self.announced_by
         return announcing.alias() if self.source is None else self.source.backend
 
     def get_backend(self) -> Any:
@@ -274,6 +277,32 @@ class CoroutineTask(Task[P, R]):
             """Call the function here and now, as without the decorator."""
 
 
+class ContextTask(Task[P, R]):
+    """A function that takes its context first, as a task. ``P`` are the other parameters: those of ``.enqueue()``."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, context: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
+            """Call the function here and now, as without the decorator."""
+
+        def call(self, context: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:  # type: ignore[override]
+            """Run the function here and now; a coroutine function to its end."""
+
+        async def acall(self, context: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:  # type: ignore[override]
+            """``call()`` without blocking the event loop."""
+
+
+class ContextCoroutineTask(ContextTask[P, R]):
+    """A coroutine function that takes its context first, as a task."""
+
+    if TYPE_CHECKING:
+
+        def __call__(  # type: ignore[override]
+            self, context: Any, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Coroutine[Any, Any, R]:
+            """Call the function here and now, as without the decorator."""
+
+
 class Decorator(Protocol):
     """What ``task(...)`` with options gives."""
 
@@ -286,6 +315,21 @@ class Decorator(Protocol):
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class ContextDecorator(Protocol):
+    """What ``task(takes_context=True)`` gives. The context may be annotated as Django's or as ours: ``Any``."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], None], /) -> ContextTask[P, None]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
+    ) -> ContextCoroutineTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> ContextTask[P, R]: ...
 
 
 @overload
@@ -315,7 +359,27 @@ def task(
     name: str | None = ...,
     aliases: Iterable[str] = ...,
     unique: Unique = ...,
+    takes_context: Literal[False] = ...,
 ) -> Decorator: ...
+
+
+@overload
+def task(
+    *,
+    queue_name: str = ...,
+    priority: int = ...,
+    max_attempts: int | None = ...,
+    backoff: BackoffPolicy | Mapping[str, float] | None = ...,
+    visibility_timeout: float | None = ...,
+    database: str | None = ...,
+    on_commit: bool | None = ...,
+    soft_time_limit: float | timedelta | None = ...,
+    time_limit: float | timedelta | None = ...,
+    name: str | None = ...,
+    aliases: Iterable[str] = ...,
+    unique: Unique = ...,
+    takes_context: Literal[True],
+) -> ContextDecorator: ...
 
 
 def task(
@@ -334,6 +398,7 @@ def task(
     name: str | None = None,
     aliases: Iterable[str] = (),
     unique: Unique = False,
+    takes_context: bool = False,
 ) -> Any:
     """Make a function a task; bare or with options.
 
@@ -353,10 +418,12 @@ def task(
         aliases: former names, under which waiting jobs still find the task.
         unique: the same work is not in the queue twice at a time: True compares all arguments, a list of names those
             parameters, a function what it returns for the arguments. ``using(job_id=...)`` of a call goes before it.
+        takes_context: the function gets Django's ``TaskContext`` before its arguments, as its parameter ``context``,
+            which callers of ``.enqueue()`` do not give.
 
     Raises:
-        InvalidOptionError: an option has the wrong type or range, a name is taken, or the function is not at the top
-            of a module and has no name.
+        InvalidOptionError: an option has the wrong type or range, a name is taken, the function is not at the top
+            of a module and has no name, or has no parameter for the context that it takes.
         AnnotationError: no argument that fits the annotation of a parameter could be passed to a worker.
     """
     options = CallOptions(
@@ -370,22 +437,40 @@ def task(
     policy = backoff_policy(backoff)
     limits = chosen_limits(soft_time_limit, time_limit)
     other_names = names(aliases)
+    if not isinstance(takes_context, bool):
+        raise InvalidOptionError("takes_context", f"True or False is needed, not {takes_context!r:.200}")
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         chosen, _ = named(function, name, other_names)
-        made = (CoroutineTask if inspect.iscoroutinefunction(function) else Task)(
+        made = _KINDS[inspect.iscoroutinefunction(function), takes_context](
             function,
             name=chosen,
             aliases=other_names,
             options=options,
             backoff=policy,
             limits=limits,
+            takes_context=takes_context,
             unique=unique,
         )
         registry.register(made)
         return made
 
     return decorate if function is None else decorate(function)
+
+
+_KINDS: dict[tuple[bool, bool], type[Task[Any, Any]]] = {
+    (False, False): Task, (True, False): CoroutineTask, (False, True): ContextTask, (True, True): ContextCoroutineTask
+}  # fmt: skip
+"""By whether the function is a coroutine function, and whether it takes its context."""
+
+
+def _without_context(name: str, signature: inspect.Signature) -> inspect.Signature:
+    """The parameters that are the caller's to give. Django looks at the name of the first one, and so do we."""
+    parameters = list(signature.parameters.values())
+    first = parameters[0] if parameters else None
+    if first is None or first.name != "context" or first.kind > inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        raise InvalidOptionError("takes_context", f"the first parameter of {name}{signature} has to be 'context'")
+    return signature.replace(parameters=parameters[1:])
 
 
 def _restored(module: str, name: str, options: CallOptions) -> Task[Any, Any]:

@@ -37,6 +37,7 @@ from .engine.job import Job, JobError, JobState
 from .engine.payload import decode_payload
 from .engine.worker_queue import Settled, WorkerQueue
 from .limits import Limits, limits_of
+from .memory import Memory
 from .results import JobResult, name_in, result_of
 from .worker.soft_limits import SoftLimits, run_limited
 
@@ -116,9 +117,13 @@ class Performed:
     ended: Ended
 
 
-def perform(queue: str, job: Job, guard: Guard | None = None) -> Performed:
-    """Run a job that was leased from a queue in this thread. Only an interpreter that goes down makes this raise."""
-    run = _Run(queue, job)
+def perform(queue: str, job: Job, guard: Guard | None = None, memory: Memory | None = None) -> Performed:
+    """Run a job that was leased from a queue in this thread. Only an interpreter that goes down makes this raise.
+
+    Args:
+        memory: has the job in the place of the queue.
+    """
+    run = _Run(queue, job, memory)
     context = contextvars.Context()
     _close_connections_safely()
     try:
@@ -138,13 +143,16 @@ def perform(queue: str, job: Job, guard: Guard | None = None) -> Performed:
     return run.performed()
 
 
-async def perform_async(queue: str, job: Job, guard: AsyncGuard | None = None) -> Performed:
+async def perform_async(
+    queue: str, job: Job, guard: AsyncGuard | None = None, memory: Memory | None = None
+) -> Performed:
     """Run a leased job of a coroutine function on the running event loop, as a task with a context of its own.
 
     Args:
         guard: awaited with the task and its coroutine in place of the coroutine alone.
+        memory: has the job in the place of the queue.
     """
-    run = _Run(queue, job)
+    run = _Run(queue, job, memory)
     try:
         task, call = run.resolve()
         running.set(CurrentJob(job.id, task.name, queue, job.attempts))
@@ -179,9 +187,10 @@ def failed(queue: str, job: Job, error: BaseException) -> Performed:
 class _Run:
     """One delivery on its way."""
 
-    def __init__(self, queue: str, job: Job) -> None:
+    def __init__(self, queue: str, job: Job, memory: Memory | None = None) -> None:
         self._queue = queue
         self._job = job
+        self._memory = memory
         self._started = time.monotonic()
         self._process = os.getpid()
         self._task: Task[Any, Any] | None = None
@@ -204,7 +213,7 @@ class _Run:
 
     def announce_start(self) -> None:
         """Tell Django's receivers that the attempt begins."""
-        if self._task is not None and self._task.backend in announcing.senders():
+        if self._task is not None and announcing.senders():
             self._announced = self._result(self._task, self._job)
             announcing.started(self._announced)
 
@@ -221,7 +230,9 @@ class _Run:
             announcing.logger.exception("the end of job %s could not be announced", self._job.id)
 
     def _result(self, task: Task[Any, Any], job: Job) -> JobResult[Any]:
-        result = result_of(task, self._queue, job)
+        result = result_of(task, self._queue, job, self._memory)
+        if self._memory is not None and self._memory.backend is not None:
+            result.backend = self._memory.backend
         result._workers = (f"{socket.gethostname()}:{os.getpid()}",)
         return result
 
@@ -319,16 +330,20 @@ def limits_in(task: Task[Any, Any], queue: str) -> Limits:
     return limits_of(task, conf.get_settings().queues.get(queue, conf.QueueSettings()))
 
 
-def perform_here(queue: str, job: Job) -> Performed:
-    """Run a job of a queue in this thread, under its soft time limit; a coroutine function on a loop of its own."""
+def perform_here(queue: str, job: Job, memory: Memory | None = None) -> Performed:
+    """Run a job of a queue in this thread, under its soft time limit; a coroutine function on a loop of its own.
+
+    Args:
+        memory: has the job in the place of the queue.
+    """
     if not is_coroutine(job):
-        return perform(queue, job, lambda task: soft_limits.running(limits_in(task, queue).soft))
+        return perform(queue, job, lambda task: soft_limits.running(limits_in(task, queue).soft), memory)
 
     def guard(task: Task[Any, Any], coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
         return run_limited(coroutine, limits_in(task, queue).soft)
 
     def run() -> Performed:
-        return contextvars.Context().run(async_to_sync(perform_async), queue, job, guard)
+        return contextvars.Context().run(async_to_sync(perform_async), queue, job, guard, memory)
 
     try:
         asyncio.get_running_loop()

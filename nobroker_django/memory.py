@@ -28,10 +28,12 @@ class Memory:
 
     Args:
         runs: whether a job is run as soon as it is there.
+        backend: the alias in ``TASKS`` of the backend whose jobs these are.
     """
 
-    def __init__(self, *, runs: bool) -> None:
+    def __init__(self, *, runs: bool, backend: str | None = None) -> None:
         self.runs = runs
+        self.backend = backend
         self._jobs: OrderedDict[tuple[str, str], Job] = OrderedDict()
 
     def add(
@@ -113,7 +115,7 @@ class Memory:
         key = queue, job_id
         job = replace(self._jobs[key], state=JobState.LEASED, attempts=1, max_attempts=1, started_at=time.time())
         self._jobs[key] = job
-        performed = perform_here(queue, job)
+        performed = perform_here(queue, job, self)
         ended = as_ended(job, performed.ended)
         assert ended is not None, "one attempt is all that there is"
         self._jobs[key] = ended

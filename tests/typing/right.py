@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
-from nobroker_django import BackoffPolicy, JobResult, task
+from nobroker_django import BackoffPolicy, JobResult, TaskContext, task
 from nobroker_django.decorators import Call, Task
 
 
@@ -52,6 +52,36 @@ def by_name(day: date, note: str = "") -> None: ...
 @task(unique=lambda day, note="": f"{day:%Y-%m}")
 def by_function(day: date, note: str = "") -> Iterable[date]:
     return [day]
+
+
+@task(takes_context=True, queue_name="emails", unique=["number"])
+def in_context(context: TaskContext, number: int, *, note: str = "") -> str:
+    assert_type(context.attempt, int)
+    assert_type(context.task_result, JobResult[Any])
+    return note
+
+
+@task(takes_context=True)
+def of_any_kind(context: Any, number: int) -> int:
+    return number
+
+
+@task(takes_context=True)
+async def later_in_context(context: TaskContext, day: date) -> date:
+    return day
+
+
+async def caller_without_context(context: TaskContext, day: date) -> None:
+    assert_type(in_context.enqueue(1, note="x"), JobResult[str])
+    assert_type(await in_context.using(delay=1).aenqueue(number=1), JobResult[str])
+    assert_type(in_context.enqueue_many([in_context.s(1)]), list[JobResult[str]])
+    assert_type(in_context(context, 1, note="x"), str)
+    assert_type(in_context.get_result("id").return_value, str)
+    assert_type(of_any_kind.enqueue(1), JobResult[int])
+    assert_type(later_in_context.enqueue(day), JobResult[date])
+    assert_type(await later_in_context(context, day), date)
+    in_context.call(context, 1)
+    await later_in_context.acall(context, day)
 
 
 async def typed_caller(when: datetime, who: UUID, days: Sequence[date]) -> None:

@@ -7,7 +7,7 @@ error of its own, so this file is clean only if every one is refused.
 from datetime import date, datetime
 from uuid import UUID
 
-from nobroker_django import JobResult, task
+from nobroker_django import JobResult, TaskContext, task
 
 
 @task
@@ -23,6 +23,35 @@ def send(address: str) -> None:
 @task(unique=True)
 async def typed(when: datetime, *who: UUID, day: date | None = None) -> date:
     return when.date()
+
+
+@task(takes_context=True)
+def in_context(context: TaskContext, number: int) -> str:
+    return str(number)
+
+
+@task(takes_context=True)
+async def later_in_context(context: TaskContext, number: int) -> str:
+    return str(number)
+
+
+async def caller_without_context(context: TaskContext) -> None:
+    in_context.enqueue(context, 1)  # type: ignore[call-arg, arg-type]
+    in_context.enqueue(1, context=context)  # type: ignore[call-arg]
+    in_context.enqueue("1")  # type: ignore[arg-type]
+    in_context.s(context)  # type: ignore[arg-type]
+    in_context(1)  # type: ignore[call-arg]
+    later_in_context.enqueue()  # type: ignore[call-arg]
+    number: int = await later_in_context(context, 1)  # type: ignore[assignment]
+    del number
+
+
+@task(takes_context=True)  # type: ignore[arg-type]
+def nothing_to_take() -> None: ...
+
+
+@task(takes_context=True)  # type: ignore[arg-type]
+def only_by_name(*, context: TaskContext) -> None: ...
 
 
 async def typed_caller(when: datetime, who: UUID) -> None:
@@ -62,6 +91,7 @@ async def caller() -> None:
     number: int = bare.enqueue(1).return_value  # type: ignore[assignment]
     send.enqueue(b"bytes")  # type: ignore[arg-type]
     task(priority="high")  # type: ignore[call-overload]
+    task(takes_context=1)  # type: ignore[call-overload]
     task(time_limit="5m")  # type: ignore[call-overload]
     task(soft_time_limit=[5])  # type: ignore[call-overload]
     bare.using(time_limit=5)  # type: ignore[call-arg]

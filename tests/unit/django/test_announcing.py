@@ -75,6 +75,17 @@ def test_a_backend_that_cannot_be_imported_is_no_matter_of_ours(heard, settings)
     assert words(heard) == [("enqueued", "READY")]
 
 
+@pytest.mark.parametrize("kind", ["ours", "djangos"])
+def test_the_backend_that_a_task_was_given_to_announces_it(django_task, heard, settings, kind):
+    settings.TASKS = {
+        **settings.TASKS, "second": {"BACKEND": "tests.unit.django.other_backend.OtherBackend"}
+    }  # fmt: skip
+    second = compat.task_backends["second"]
+    result = second.enqueue(sample.add if kind == "ours" else django_task(add), [1], {})
+    assert [(name, sender) for name, sender, _, _ in heard] == [("enqueued", type(second))]
+    assert (result.backend, type(second).__name__) == ("second", "OtherBackend")
+
+
 def test_a_job_that_is_there_already_is_not_announced_again(heard):
     for _ in range(2):
         sample.add.using(job_id="x").enqueue(1)

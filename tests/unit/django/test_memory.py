@@ -240,6 +240,19 @@ def test_its_jobs_are_in_no_queue_and_of_ours_in_theirs(immediate_backend, djang
     assert get_queue().stats().ready == 1
 
 
+@needs_framework
+@pytest.mark.parametrize("kind", ["ImmediateBackend", "DummyBackend"])
+def test_a_task_of_ours_that_is_given_to_it_is_announced_by_it(settings, heard, kind):
+    """Though no backend in ``TASKS`` announces what the task's own ``enqueue`` stores."""
+    settings.TASKS = {"aside": {"BACKEND": f"nobroker_django.backend.{kind}"}}
+    aside = compat.task_backends["aside"]
+    result = aside.enqueue(sample.add, [1], {"b": 3})
+    assert (result.backend, result.task, sample.add.backend) == ("aside", sample.add, "")
+    runs = [("started", "RUNNING"), ("finished", "SUCCESSFUL")] if kind == "ImmediateBackend" else []
+    assert words(heard) == [("enqueued", "READY"), *runs]
+    assert {(sender, job_id) for _, sender, _, job_id in heard} == {(type(aside), result.id)}
+
+
 # --- the Dummy backend
 
 
