@@ -1,8 +1,8 @@
 """Writing a whole log that nobody reads yet, for a generation to come.
 
 Invariant: until ``finish`` the first record says that more copies follow than any file can hold, so what a crash
-leaves is known for what it is: a log that was never live. ``finish`` puts the true number there, and syncs. Nothing in
-the file is known to be durable before that, and every ``u`` says so.
+leaves is known for what it is: a log that was never live. ``finish`` syncs, puts the true number there, and syncs
+that. Nothing in the file counts as durable before, and every ``u`` says so.
 
 On disk: a file under a name of its own, which ``take_name`` changes to that of the generation.
 """
@@ -96,12 +96,14 @@ class NewLog:
             self._synced = self.size
 
     def finish(self) -> None:
-        """Make it a complete log, on the disk. More may be added, and ``finish`` called again."""
-        self.flush()
-        self._snapshot.copies = self.records
-        self._synced = 0
-        write_all(self.files, self.fd, beginning(self.generation, self._snapshot, BEGINNING_BYTES), 0)
+        """Make it a complete log, on the disk.
+
+        The number comes after what it counts: a log that says it and has less was live, and is damaged.
+        """
         self.sync()
+        self._snapshot.copies = self.records
+        write_all(self.files, self.fd, beginning(self.generation, self._snapshot, BEGINNING_BYTES), 0)
+        self.files.datasync(self.fd)
 
     def take_name(self) -> None:
         """Give it the name of its generation, which must be free. The caller sees to it, and syncs the directory."""

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from nobroker_django.engine import conversion, creation, flip
+from nobroker_django.engine.files import write_all
 from nobroker_django.engine.generations import Layout, flip_pointer, list_generations, write_pointer
-from nobroker_django.engine.new_log import NewLog
-from tests.support.crashing import Findings, drawn, recover_around_kills
+from nobroker_django.engine.log import beginning
+from nobroker_django.engine.new_log import BEGINNING_BYTES, NewLog
+from tests.support.crashing import Findings, Recoverer, cuts, drawn, recover_around_kills
 from tests.support.victims import PROTOCOLS, killed_beside_producers
 
 pytestmark = pytest.mark.contract("LOG-03", "LOG-05", "LOG-06", "LOG-10", "ENQ-01", "ENQ-05", "COMP-02", "COMP-03")
@@ -66,6 +68,47 @@ def test_killed_in_the_middle_of_each_write_of_a_compaction(fast_path: Path):
     assert all(killed_at(fast_path, "compaction", 0, number, findings, half=True) for number in writes)
     findings.check()
     assert len(writes) > 4
+
+
+def power_cuts_where_a_log_is_finished(scratch: Path, seed: int, draws: int) -> Findings:
+    """Around each moment at which the beginning of a log is set, in a compaction beside producers."""
+    trace, _ = killed_beside_producers(scratch / "queue", "compaction", seed, 1 << 30)
+    findings, rng, soon = Findings(), drawn(seed), 0
+    recoverer, events = Recoverer(scratch / "scratch", findings), [e for e in trace.trace if e.kind != "found"]
+    for number, (event, (disk, ledger, _)) in enumerate(zip(events, cuts(trace), strict=True)):
+        soon = 4 if event.kind == "write" and event.arguments[1] == 0 else soon - 1
+        if soon > 0:
+            for _ in range(draws):
+                recoverer.try_image(disk.draw(rng), ledger, f"event {number}")
+    return findings
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_power_cut_in_a_compaction_leaves_nothing_that_the_next_one_does_not_remove(fast_path: Path, seed: int):
+    findings = power_cuts_where_a_log_is_finished(fast_path, seed, 25)
+    findings.check()
+    assert findings.images > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_power_cuts_in_compactions_beside_producers(fast_path: Path, seed: int):
+    power_cuts_where_a_log_is_finished(fast_path, seed, 200).check()
+
+
+def number_of_copies_before_the_copies(patch: pytest.MonkeyPatch) -> None:
+    def finish(self: NewLog) -> None:
+        self.flush()
+        self._snapshot.copies = self.records
+        write_all(self.files, self.fd, beginning(self.generation, self._snapshot, BEGINNING_BYTES), 0)
+        self.files.datasync(self.fd)
+
+    patch.setattr(NewLog, "finish", finish)
+
+
+def test_power_cuts_find_a_number_of_copies_that_comes_before_them(fast_path: Path, monkeypatch: pytest.MonkeyPatch):
+    number_of_copies_before_the_copies(monkeypatch)
+    assert power_cuts_where_a_log_is_finished(fast_path, 0, 25).broken
 
 
 @pytest.mark.long
