@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import NoServerError, server
+from tests.support.procs import Diary
 
 pytest_plugins = ["nobroker_django.pytest_plugin"]  # which pytest finds by itself where the package is installed
 
@@ -34,6 +35,24 @@ def fast_path() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="nobroker-test-", dir=memory))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Iterator[Diary]:
+    """What child processes did, or were told."""
+    diary = Diary(tmp_path / "diary")
+    yield diary
+    diary.close()
+
+
+@pytest.fixture
+def errors(tmp_path: Path) -> Iterator[Diary]:
+    """What went wrong in child processes; a test ends with an empty one."""
+    errors = Diary(tmp_path / "errors")
+    yield errors
+    text = "\n".join(" ".join(line) for line in errors.lines()).replace("\\n", "\n")
+    errors.close()
+    assert not text, text
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from nobroker_django import CorruptLogError, Job, Queue
 from tests.support import bytes as raw
 from tests.support.crashing import drawn
-from tests.support.scripts import SCRIPTS, open_queue, reclaiming, run
+from tests.support.scripts import SCRIPTS, all_record_types, open_queue, run
 
 ALL_TYPES = {1, 2, 3, 4, 5, 6, 7, 9, 16, 18, 25, 28}  # PURGE has a log of its own
 
@@ -51,18 +51,8 @@ def small(fast_path: Path) -> Original:
 @pytest.fixture
 def large(fast_path: Path) -> Original:
     """Every record type, once before a compaction and once behind it."""
-    directory = fast_path / "large"
-    run(directory, SCRIPTS["compaction"])
-    reclaiming(directory)
-    with open_queue(directory) as queue:
-        for job in queue.lease(2):
-            queue.nack(job, error=ValueError("x"), delay=1.0)
-        jobs = queue.lease(3)
-        queue.extend(jobs[0], 5.0)
-        queue.ack(jobs[0], result=[1])
-        queue.release(jobs[1:])
-        queue.requeue_dead()
-    found = original(directory)
+    all_record_types(fast_path / "large")
+    found = original(fast_path / "large")
     assert {frame.type for frame in raw.parse(found.data)} == ALL_TYPES
     return found
 

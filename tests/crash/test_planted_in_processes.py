@@ -40,13 +40,6 @@ pytestmark = [  # what a fault ends in the middle leaves its queues open
 
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Iterator[Diary]:
-    diary = Diary(tmp_path / "diary")
-    yield diary
-    diary.close()
-
-
-@pytest.fixture
 def errors(tmp_path: Path) -> Iterator[Diary]:
     """What goes wrong in the children, which is what is waited for here."""
     errors = Diary(tmp_path / "errors")

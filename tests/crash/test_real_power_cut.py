@@ -8,7 +8,7 @@ import errno
 import faulthandler
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,24 +31,6 @@ KINDS = {
     "data journalled": ("", "data=journal"),
     "no delayed allocation": ("", "nodelalloc"),
 }
-
-
-@pytest.fixture
-def diary(tmp_path: Path) -> Iterator[Diary]:
-    """What the children were told."""
-    diary = Diary(tmp_path / "diary")
-    yield diary
-    diary.close()
-
-
-@pytest.fixture
-def errors(tmp_path: Path) -> Iterator[Diary]:
-    """What went wrong in the children, but for the disk that went away; a test ends with an empty one."""
-    errors = Diary(tmp_path / "errors")
-    yield errors
-    text = "\n".join(" ".join(line) for line in errors.lines()).replace("\\n", "\n")
-    errors.close()
-    assert not text, text
 
 
 def gone(path: Path) -> bool:

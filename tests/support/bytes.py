@@ -84,3 +84,16 @@ def last_boundary(data: bytes, size: int) -> tuple[int, int]:
         if end <= size:
             good, certified = end, max(certified, before)
     return good, certified
+
+
+def snapshot(directory: Path, *, without: str = "\n") -> dict[str, tuple[bytes, int]]:
+    """Bytes and time of change of every file, and the times of the directories.
+
+    Args:
+        without: how the names of files end that do not count.
+    """
+    return {
+        str(path): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in [directory, *directory.rglob("*")]
+        if not path.name.endswith(without)
+    }

@@ -73,6 +73,21 @@ def reclaiming(directory: Path) -> None:
         queue.lease(1)
 
 
+def all_record_types(directory: Path) -> None:
+    """A log with every record type, behind a compaction; nobody has the queue open."""
+    run(directory, SCRIPTS["compaction"])
+    reclaiming(directory)
+    with open_queue(directory) as queue:
+        for job in queue.lease(2):
+            queue.nack(job, error=ValueError("x"), delay=1.0)
+        jobs = queue.lease(3)
+        queue.extend(jobs[0], 5.0)
+        queue.ack(jobs[0], result=[1])
+        queue.release(jobs[1:])
+        queue.requeue_dead()
+        queue.stats()
+
+
 def purging(script: Script) -> None:
     """A purge between jobs."""
     script.enqueue("p1", "p2")

@@ -13,7 +13,7 @@ from nobroker_django.engine.rescue import SalvageReport
 from nobroker_django.engine.verification import verify_queue
 
 from . import bytes as raw
-from .scripts import SCRIPTS, clock, open_queue, reclaiming, run
+from .scripts import all_record_types, clock, open_queue
 
 ENQUEUE, LEASE, ACK, PURGE = 1, 2, 3, 8
 
@@ -86,17 +86,9 @@ def shown(job: Job) -> dict[str, Any]:
 
 
 def everything(directory: Path) -> None:
-    """Every record type, behind a compaction; nobody has the queue open."""
-    run(directory, SCRIPTS["compaction"])
-    reclaiming(directory)
+    """Every record type, behind a compaction, and some more jobs; nobody has the queue open."""
+    all_record_types(directory)
     with open_queue(directory) as queue:
-        for job in queue.lease(2):
-            queue.nack(job, error=ValueError("x"), delay=1.0)
-        jobs = queue.lease(3)
-        queue.extend(jobs[0], 5.0)
-        queue.ack(jobs[0], result=[1])
-        queue.release(jobs[1:])
-        queue.requeue_dead()
         queue.enqueue_many([{"k": f"m{number}"} for number in range(6)], priority=20)
         for job in queue.lease(3):
             queue.ack(job, result={"of": job.id})

@@ -26,8 +26,8 @@ from nobroker_django import (
 from nobroker_django.engine import line, offloop
 from nobroker_django.engine.aio import AsyncQueue, QueueOptions
 from tests.contract.helpers import RELEASE, Call, FailingFiles, RecordingFiles, in_child, read_log
-
-PATIENCE = 60  # seconds after which something that waits for an event has failed
+from tests.support.loops import run
+from tests.support.procs import PATIENCE
 
 
 def appends(call: Call) -> bool:
@@ -41,16 +41,6 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     records = [record for when in ("setup", "call") for record in caplog.get_records(when)]
     assert [record.getMessage() for record in records if record.name in {"asyncio", "concurrent.futures"}] == []
-
-
-def run(work: Coroutine[Any, Any, Any], *, debug: bool = True) -> Any:
-    """``asyncio.run`` in debug mode, without the remarks on slow steps, which a busy machine provokes."""
-
-    async def main() -> Any:
-        asyncio.get_running_loop().slow_callback_duration = PATIENCE
-        return await asyncio.wait_for(work, PATIENCE)
-
-    return asyncio.run(main(), debug=debug)
 
 
 strangers: set[threading.Thread] = set()

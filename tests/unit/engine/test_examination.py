@@ -9,9 +9,7 @@ from nobroker_django.engine.control import Control
 from nobroker_django.engine.errors import PointerError, UnsupportedVersionError
 from nobroker_django.engine.examination import examine_queue
 from nobroker_django.engine.files import Files
-from tests.support.bytes import log_end
-
-from .test_inspection import snapshot
+from tests.support.bytes import log_end, snapshot
 
 
 @pytest.fixture

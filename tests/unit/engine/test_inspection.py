@@ -14,20 +14,12 @@ from nobroker_django.engine.errors import PointerError
 from nobroker_django.engine.files import Files
 from nobroker_django.engine.framing import encode_frame
 from nobroker_django.engine.inspection import ReadingFiles, open_view, queue_exists, queue_names
-from tests.support.bytes import append_to, log_end
+from tests.support.bytes import append_to, log_end, snapshot
 
 
 def types(queue_dir, **options):
     with open_view(queue_dir, "default", **options) as view:
         return [record.type for record in view.records()]
-
-
-def snapshot(directory):
-    """Every file of the directory with its bytes and times."""
-    return {
-        path: (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
-        for path in [directory, *sorted(directory.rglob("*"))]
-    }
 
 
 def test_records_say_where_they_are_whose_and_when(queue_dir):

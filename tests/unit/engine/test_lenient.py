@@ -21,7 +21,7 @@ from nobroker_django.engine.records import (
 )
 from nobroker_django.engine.transitions import DEAD, DONE, DUE, LEASED, WAITING
 
-from .test_transitions import Memory
+from .memory import Memory
 
 ENQUEUE = Enqueue(id="a", payload=NULL, enqueued_at=10.0, max_attempts=5)
 LEASE = Lease(id="a", at=11.0, deadline=41.0, attempts=1, token="t1")

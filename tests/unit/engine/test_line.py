@@ -11,7 +11,8 @@ from nobroker_django.engine import bell, line
 from nobroker_django.engine.aio import AsyncQueue
 from nobroker_django.engine.coroutines import Signal
 from nobroker_django.engine.wake import Wake
-from tests.unit.engine.test_aio import PATIENCE, run
+from tests.support.loops import run
+from tests.support.procs import PATIENCE
 
 pytestmark = pytest.mark.contract("WORK-05")
 

@@ -38,23 +38,7 @@ from tests.contract.helpers import (
 from tests.contract.helpers import SNAPSHOT as SNAPSHOT_TYPE
 from tests.support import bytes as raw
 from tests.support.procs import Child, Diary
-from tests.support.scripts import NOW, SCRIPTS, open_queue, reclaiming, run
-
-
-def everything(directory: Path) -> Path:
-    """A queue with every record type behind a compaction; nobody has it open."""
-    run(directory, SCRIPTS["compaction"])
-    reclaiming(directory)
-    with open_queue(directory) as queue:
-        for job in queue.lease(2):
-            queue.nack(job, error=ValueError("x"), delay=1.0)
-        jobs = queue.lease(3)
-        queue.extend(jobs[0], 5.0)
-        queue.ack(jobs[0], result=[1])
-        queue.release(jobs[1:])
-        queue.requeue_dead()
-        queue.stats()
-        return queue.path
+from tests.support.scripts import NOW, SCRIPTS, all_record_types, open_queue, run
 
 
 @pytest.fixture
@@ -64,7 +48,9 @@ def queue_dir(memory_dir: Path) -> Path:
 
 @pytest.fixture
 def log(queue_dir: Path) -> Path:
-    return everything(queue_dir)
+    all_record_types(queue_dir)
+    (path,) = queue_dir.glob("*.log")
+    return path
 
 
 def verify(directory: Path, **options):
@@ -76,12 +62,8 @@ def kinds(found):
 
 
 def state_of(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Bytes and times of every file, and the directories' times; without SQLite's table of who is reading."""
-    return {
-        str(path.relative_to(directory)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
-        for path in [directory, *directory.rglob("*")]
-        if not path.name.endswith("-shm")
-    }
+    """Without SQLite's table of who is reading."""
+    return raw.snapshot(directory, without="-shm")
 
 
 # -- what is whole
