@@ -7,6 +7,7 @@ yet (a class further down in the module, an import for the type checker) is look
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -51,6 +52,15 @@ class UnsupportedError(Exception):
     def __init__(self, reason: str, *, optional: bool) -> None:
         super().__init__(reason)
         self.optional = optional
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Its signature, whatever its annotations name: what is not there (yet) is looked up by ``converter_of``."""
+    if sys.version_info >= (3, 14):  # where annotations are evaluated only when somebody asks for them
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def namespace_of(function: Callable[..., Any]) -> Mapping[str, Any] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, ForwardRef
 
 from .annotations import AmbiguousError, UnresolvedError, UnsupportedError, converter_of
 from .binding import Binding
@@ -192,4 +192,6 @@ def _placed(convert: Callable[[Converter, Any, str], Any], converter: Converter,
 
 
 def _shown(annotation: Any) -> str:
+    if isinstance(annotation, ForwardRef):
+        return annotation.__forward_arg__
     return annotation if isinstance(annotation, str) else named(annotation)

@@ -18,7 +18,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.utils.module_loading import import_string
 
 from . import announcing, compat, conf, payloads, registry
-from .annotations import namespace_of
+from .annotations import namespace_of, signature_of
 from .arguments import Arguments
 from .datetimes import moment
 from .engine.backoff import BackoffPolicy
@@ -75,7 +75,7 @@ class Task(Generic[P, R]):
         self.takes_context = takes_context
         self.source = source
         self.announced_by: str | None = None
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         if takes_context:
             signature = _without_context(name, signature)
         self.signature = signature

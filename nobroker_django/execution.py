@@ -137,8 +137,11 @@ def perform(queue: str, job: Job, guard: Guard | None = None, memory: Memory | N
             context.run(caches.close_all)  # Django keeps its cache connections in context variables too
     except BaseException as error:
         run.failure = error
-    run.end_if_forked()
-    context.run(run.announce_end)
+        run.end_if_forked()
+        context.run(run.announce_end)  # in here, so that receivers find the exception in ``sys.exc_info()``
+    else:
+        run.end_if_forked()
+        context.run(run.announce_end)
     _close_connections_safely()
     return run.performed()
 
@@ -165,8 +168,11 @@ async def perform_async(
                     run.value = task.return_values.to_json(value)
                 except BaseException as error:
                     run.failure = error
-                run.end_if_forked()
-                await announcing.off_the_loop(run.announce_end)
+                    run.end_if_forked()
+                    await announcing.off_the_loop(run.announce_end)  # in here: see ``perform``
+                else:
+                    run.end_if_forked()
+                    await announcing.off_the_loop(run.announce_end)
             finally:
                 caches.close_all()
                 if threads in SyncToAsync.context_to_thread_executor:  # it has called what is not asynchronous
@@ -345,13 +351,19 @@ def perform_here(queue: str, job: Job, memory: Memory | None = None) -> Performe
     def run() -> Performed:
         return contextvars.Context().run(async_to_sync(perform_async), queue, job, guard, memory)
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_on_a_loop():
         return run()
     # Called from a coroutine: that loop cannot run another one in this thread.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(run).result()
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False  # and not the job's turn in here: its errors would seem to follow from this one
+    return True
 
 
 def execute(queue: WorkerQueue, job: Job) -> Report:

@@ -312,9 +312,24 @@ class Thing:
 """
 
 
+# What Python 3.14 has in the place of a name that it cannot find yet.
+REFERENCES = LATER.replace("from __future__ import annotations", "from typing import ForwardRef").replace(
+    "thing: Thing, things: list[Thing] | None = None) -> Thing",
+    'thing: ForwardRef("Thing"), things: list[ForwardRef("Thing")] | None = None) -> ForwardRef("Thing")',
+)
+NOT_YET_EVALUATED = pytest.param(
+    LATER.replace("from __future__ import annotations", ""),
+    marks=pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once"),
+)
+SOURCES = pytest.mark.parametrize(
+    "source", [LATER, REFERENCES, NOT_YET_EVALUATED], ids=["text", "references", "not evaluated"]
+)
+
+
 @pytest.mark.contract("DJ-03")
-def test_a_class_further_down_in_the_module_is_found_at_the_first_use(late):
-    module = late(LATER)
+@SOURCES
+def test_a_class_further_down_in_the_module_is_found_at_the_first_use(late, source):
+    module = late(source)
     result = module.work.enqueue(module.Thing(3), things=[])
     assert deliver().outcome is Outcome.SUCCEEDED
     result.refresh()
@@ -324,8 +339,17 @@ def test_a_class_further_down_in_the_module_is_found_at_the_first_use(late):
     assert module.work.arguments.unusable() == {}
 
 
-def test_a_class_further_down_that_cannot_be_passed_is_refused_at_every_use(late):
-    module = late(LATER.replace("@dataclass", ""))
+@SOURCES
+def test_a_name_that_is_never_there_is_said_as_it_is_written(late, source):
+    module = late(source.partition("@dataclass")[0])
+    with pytest.raises(ArgumentError, match=r"thing: has the annotation Thing, which cannot be looked up"):
+        module.work.enqueue(1)
+    assert "has the annotation Thing" in module.work.arguments.unusable()["thing"]
+
+
+@SOURCES
+def test_a_class_further_down_that_cannot_be_passed_is_refused_at_every_use(late, source):
+    module = late(source.replace("@dataclass", ""))
     for _ in range(2):
         with pytest.raises(ArgumentError, match=r"cannot work: no JSON stands for late_module\.Thing"):
             module.work.enqueue(1)
