@@ -144,14 +144,20 @@ def _mistake(piece: dict[str, Any]) -> str | None:
 
 
 def _database(settings: conf.Settings) -> Iterator[CheckMessage]:
-    databases = getattr(django_settings, "DATABASES", {}) or {"default": {}}
-    if settings.database not in databases:
-        yield Error(
-            f"NOBROKER['DATABASE'] is {settings.database!r}, but DATABASES has no such alias "
-            f"(it has {', '.join(map(repr, databases))}).",
-            hint="Jobs enqueued in a transaction are written when the transaction of that database commits.",
-            id="nobroker.E004",
-        )
+    if settings.database not in _databases():
+        hint = "Jobs enqueued in a transaction are written when the transaction of that database commits."
+        yield _no_database("NOBROKER['DATABASE']", settings.database, hint)
+
+
+def _databases() -> Mapping[str, Any]:
+    return getattr(django_settings, "DATABASES", {}) or {"default": {}}
+
+
+def _no_database(what: str, alias: str, hint: str) -> CheckMessage:
+    known = ", ".join(map(repr, _databases()))
+    return Error(
+        f"{what} is {alias!r}, but DATABASES has no such alias (it has {known}).", hint=hint, id="nobroker.E004"
+    )
 
 
 def _outbox(settings: conf.Settings) -> Iterator[CheckMessage]:
@@ -324,6 +330,8 @@ def _task(task: Task[Any, Any], settings: conf.Settings) -> Iterator[CheckMessag
             hint="Enqueueing it fails. Add the queue, or correct queue_name.",
             id="nobroker.E005",
         )
+    if options.database is not None and options.database not in _databases():
+        yield _no_database(f"database of task {task.name}", options.database, "Enqueueing it fails.")
     yield from _lease_and_backoff(f"task {task.name}", options.visibility_timeout, task.backoff)
     for parameter, reason in task.arguments.unusable().items():
         yield checks.Warning(

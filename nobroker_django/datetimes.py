@@ -53,6 +53,13 @@ def instant(run_after: datetime, option: str = "run_after") -> float:
 
 
 def moment(seconds: float) -> datetime:
-    """Unix seconds as Django shows them: aware in UTC with ``USE_TZ``, else naive in ``TIME_ZONE``."""
-    aware = datetime.fromtimestamp(seconds, UTC)
-    return aware if settings.USE_TZ else timezone.make_naive(aware, timezone.get_default_timezone())
+    """Unix seconds as Django shows them: aware in UTC with ``USE_TZ``, else naive in ``TIME_ZONE``.
+
+    What lies beyond the calendar, there or after another program has written it, is the last day of it, or the first.
+    """
+    try:
+        aware = datetime.fromtimestamp(seconds, UTC)
+        return aware if settings.USE_TZ else timezone.make_naive(aware, timezone.get_default_timezone())
+    except (OverflowError, ValueError, OSError):
+        end = datetime.max if seconds > 0 else datetime.min
+        return end.replace(tzinfo=UTC) if settings.USE_TZ else end

@@ -89,6 +89,20 @@ def test_wrong_settings_are_errors_one_by_one(change, values, texts):
         assert expected in text()
 
 
+@pytest.mark.parametrize("name", ["a.b", "b ", "b.dlq", "e\u0301", "\u00e9", "../b", "b/c", "", "b" * 65, "-b"])
+def test_queue_names_that_another_could_be_taken_for_are_errors(change, name):
+    """C86."""
+    change(QUEUES={"b": {}, name: {}})
+    assert found() == ["E001"]
+    assert repr(name)[1:-1] in text()
+
+
+def test_queue_names_that_contain_each_other_are_fine(change):
+    """C86."""
+    change(QUEUES={"b": {}, "b-1": {}, "b_dlq": {}, "ab": {}, "bb": {}})
+    assert found() == []
+
+
 @pytest.mark.parametrize("value", [None, [], {1: 2}])
 def test_a_setting_that_is_no_dictionary_is_one_error(settings, value):
     settings.NOBROKER = value
@@ -296,6 +310,14 @@ def test_a_task_for_a_queue_that_is_not_there():
     finally:
         unregister(made)
     assert found() == []
+
+
+def test_a_database_of_a_task_that_is_none(make):
+    make(lambda: None, database="default")
+    assert found() == []
+    make(lambda: None, name="archiver", database="archive")
+    assert found() == ["E004"]
+    assert "task archiver is 'archive', but DATABASES has no such alias (it has 'default'" in text()
 
 
 def test_times_of_a_task_are_looked_at():

@@ -4,6 +4,8 @@ import asyncio
 import functools
 import inspect
 import math
+import time
+from contextlib import closing
 
 import pytest
 
@@ -13,11 +15,13 @@ from nobroker_django import (
     JobConflictError,
     JobNotFoundError,
     JobState,
+    conf,
     registry,
     task,
 )
 from nobroker_django import TaskArgumentError as ArgumentsError
-from nobroker_django.queues import get_queue
+from nobroker_django.queues import get_queue, open_queue
+from nobroker_django.testing import run_jobs
 
 from .sample import add, keep, send
 
@@ -225,6 +229,38 @@ def test_the_same_job_id_gives_the_existing_job_and_other_arguments_are_reported
     with pytest.raises(JobConflictError):
         keep.using(job_id="invoice 1").enqueue(1)
     assert len(stored()) == 1
+
+
+@pytest.mark.contract("ENQ-04")
+def test_the_id_of_a_finished_job_is_known_for_the_retention(settings):
+    """C89: whatever compaction does; other arguments and another task are a conflict, another queue is another job."""
+    settings.NOBROKER = {**settings.NOBROKER, "RETENTION": 100}
+    invoice = add.using(job_id="invoice 1")
+    first = invoice.enqueue(1)
+    assert [report.error for report in run_jobs()] == [""]
+    for compact in (False, True):
+        if compact:
+            get_queue().compact()
+        again = invoice.enqueue(1)
+        assert (again.created, again.id, again.status, again.return_value) == (False, first.id, "SUCCESSFUL", 2)
+        for other in (lambda: invoice.enqueue(2), lambda: keep.using(job_id="invoice 1").enqueue(1)):
+            with pytest.raises(JobConflictError):
+                other()
+    assert invoice.using(queue_name="emails").enqueue(2).created is True
+    late = open_queue("default", conf.queue_settings("default"), clock=lambda: time.time() + 101)
+    with closing(late):
+        late.compact()
+    assert invoice.enqueue(2).created is True
+
+
+def test_without_retention_the_id_is_free_when_the_job_is_done(settings):
+    """C89."""
+    settings.NOBROKER = {**settings.NOBROKER, "RETENTION": 0}
+    invoice = add.using(job_id="invoice 1")
+    assert invoice.enqueue(1).created is True
+    assert invoice.enqueue(1).created is False
+    run_jobs()
+    assert invoice.enqueue(2).created is True
 
 
 def test_a_backoff_may_be_a_policy_or_some_of_its_values(fresh):

@@ -21,6 +21,7 @@ from nobroker_django import (
 )
 from nobroker_django.execution import Outcome, execute
 from nobroker_django.queues import get_queue
+from nobroker_django.testing import run_jobs
 
 from .sample import add
 
@@ -247,6 +248,28 @@ def test_a_renamed_task_is_found_by_its_old_name_after_a_requeue(make):
     _, report = deliver()
     assert report.outcome is Outcome.SUCCEEDED
     assert get_queue().get(job.id).result == 4
+
+
+@pytest.mark.contract("DJ-05")
+@pytest.mark.parametrize("now", ["gone", "no task any more"])
+def test_jobs_of_a_task_that_is_gone_keep_nobody_up_and_run_when_it_is_back(make, monkeypatch, now):
+    """C37: ten of them among a hundred others."""
+    known = make(lambda a: a, name=f"{__name__}.a_task", max_attempts=2)
+    jobs = [known.enqueue(number) for number in range(10)]
+    others = add.enqueue_many(add.s(number) for number in range(100))
+    registry.unregister(known)
+    if now != "gone":
+        monkeypatch.setattr(sys.modules[__name__], "a_task", lambda a: a, raising=False)
+    assert [report.outcome for report in run_jobs()] == [Outcome.FAILED] * 10 + [Outcome.SUCCEEDED] * 100
+    assert [report.outcome for report in run_jobs(delayed=True)] == [Outcome.DEAD] * 10
+    assert {add.get_result(other.id).status for other in others} == {"SUCCESSFUL"}
+    dead = {job.id: job for job in get_queue().dlq()}
+    assert [dead[job.id].payload["args"] for job in jobs] == [[number] for number in range(10)]
+    assert all("is known here" in (job.last_error or "") for job in dead.values())
+    make(lambda a: a, name="b.renamed", aliases=[known.name])
+    assert get_queue().requeue_dead() == 10
+    assert [report.outcome for report in run_jobs()] == [Outcome.SUCCEEDED] * 10
+    assert [get_queue().get(job.id).result for job in jobs] == list(range(10))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def count():
 
 @pytest.mark.contract("DJ-02")
 def test_a_job_becomes_visible_with_the_commit_and_its_id_is_known_before():
+    """C43."""
     with transaction.atomic():
         result = add.enqueue(1)
         known = result.id
@@ -47,6 +48,7 @@ def test_a_job_becomes_visible_with_the_commit_and_its_id_is_known_before():
             result.wait(timeout=5)
     assert (result.id, result.created) == (known, True)
     assert get_queue().get(known).payload["args"] == [1]
+    assert add.get_result(known).id == known
 
 
 @pytest.mark.contract("DJ-02")
@@ -60,6 +62,7 @@ def test_the_list_of_results_is_the_callers_own():
 
 @pytest.mark.contract("DJ-02")
 def test_a_rollback_leaves_no_job():
+    """C40, C43."""
     with contextlib.suppress(ZeroDivisionError), transaction.atomic():
         result = add.enqueue(1)
         raise ZeroDivisionError
@@ -71,6 +74,7 @@ def test_a_rollback_leaves_no_job():
 
 @pytest.mark.contract("DJ-02")
 def test_a_savepoint_that_is_rolled_back_takes_its_jobs_with_it():
+    """C40."""
     with transaction.atomic():
         outer = add.enqueue(1)
         with contextlib.suppress(ZeroDivisionError), transaction.atomic():
@@ -106,6 +110,7 @@ def test_outside_a_transaction_the_job_is_stored_at_once():
 
 
 def test_a_worker_never_sees_a_job_before_the_row_that_it_is_about():
+    """C40."""
     for number in range(20):
         with transaction.atomic():
             user = User.objects.create(username=f"user{number}")
@@ -249,6 +254,7 @@ def test_a_write_of_many_that_fails_names_the_jobs(failing):
 
 
 def test_on_commit_false_stores_at_once_also_by_setting(settings):
+    """C40: the setting says "immediately"."""
     with contextlib.suppress(ZeroDivisionError), transaction.atomic():
         assert add.using(on_commit=False).enqueue(1).created is True
         raise ZeroDivisionError
