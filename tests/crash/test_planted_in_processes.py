@@ -5,6 +5,7 @@
 """
 
 import errno
+import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ pytestmark = [  # what a fault ends in the middle leaves its queues open
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_to_later_tests() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 @pytest.fixture
