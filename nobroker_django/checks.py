@@ -75,17 +75,14 @@ def check_tasks(app_configs: object = None, **kwargs: object) -> list[CheckMessa
         settings = conf.get_settings()
     except ImproperlyConfigured:
         return []
-    messages: list[CheckMessage] = []
-    try:
-        discovery.discover()
-    except Exception as error:
-        messages.append(
-            checks.Warning(
-                f"a module with tasks cannot be imported: {type(error).__name__}: {error}",
-                hint="Workers import the tasks module of each installed app and NOBROKER['IMPORTS'], and end on this.",
-                id="nobroker.W007",
-            )
+    messages: list[CheckMessage] = [
+        checks.Warning(
+            f"{error}.",
+            hint="Workers import the tasks module of each installed app and NOBROKER['IMPORTS'], and end on this.",
+            id="nobroker.W007",
         )
+        for error in discovery.failures()
+    ]
     found = {id(task): task for name in registry.names() if (task := registry.find(name)) is not None}
     for task in found.values():
         messages += _task(task, settings)

@@ -8,29 +8,89 @@ a task in another module, which is then imported, once.
 from __future__ import annotations
 
 import logging
+import sysconfig
+import traceback
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from django.utils.module_loading import autodiscover_modules, import_string
+from django.apps import apps
+from django.utils.module_loading import import_string, module_has_submodule
 
 from . import announcing, compat, conf, registry
+from .engine.errors import NobrokerError
+from .engine.failures import describe, in_one_line
 
 if TYPE_CHECKING:
     from .decorators import Task
 
 logger = logging.getLogger("nobroker_django")
 _tried: set[str] = set()
+_HERE = str(Path(__file__).parent)
+
+
+class TasksImportError(NobrokerError, ImportError):
+    """A module with tasks cannot be imported. ``name`` is its dotted path, ``__cause__`` what the import raised."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        # The text of a SyntaxError ends with half of the place that is named here.
+        message = error.msg if isinstance(error, SyntaxError) else describe(error).message
+        place = _place(error)
+        super().__init__(
+            f"{name} cannot be imported: {in_one_line(type(error).__name__, message)}"
+            + (f" ({place[0]}, line {place[1]})" if place else "")
+        )
+        self.name = name
 
 
 def discover() -> None:
     """Import every module that may define tasks.
 
     Raises:
-        Exception: whatever the import of one of them raises.
+        TasksImportError: one of them cannot be imported; the others that follow are not tried.
     """
-    autodiscover_modules("tasks")
+    for error in failures():
+        raise error from error.__cause__
+
+
+def failures() -> Iterator[TasksImportError]:
+    """Import every module that may define tasks, and yield an error for each that cannot be imported."""
+    for app in apps.get_app_configs():
+        name = f"{app.name}.tasks"
+        try:
+            import_module(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() too: what happens in a module must not end the worker unexplained
+            if module_has_submodule(app.module, "tasks"):
+                yield _failure(name, error)
     for name in conf.get_settings().imports:
-        import_module(name)
+        try:
+            import_module(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            yield _failure(name, error)
+
+
+def _failure(name: str, error: BaseException) -> TasksImportError:
+    failure = TasksImportError(name, error)
+    failure.__cause__ = error
+    return failure
+
+
+def _place(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the project that the error comes from; of a library where no other is known."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return error.filename, error.lineno
+    libraries = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+    found = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and not frame.filename.startswith((_HERE, "<"))
+    ]
+    return next((place for place in reversed(found) if not place[0].startswith(libraries)), (found or [None])[-1])
 
 
 def find_or_import(name: str) -> Task[Any, Any] | None:
@@ -48,7 +108,9 @@ def find_or_import(name: str) -> Task[Any, Any] | None:
                 compat.task_backends[announcing.alias()].entry_of(found)
         except ImportError:
             pass
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # sys.exit() too
             logger.exception("The task %s cannot be imported", name)
         task = registry.find(name)
     return task

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from nobroker_django import conf
 from nobroker_django.cli.text import count_of
-from nobroker_django.discovery import discover
+from nobroker_django.discovery import TasksImportError, discover
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
 from nobroker_django.queues import open_queue
@@ -66,9 +66,13 @@ class Child:
         try:
             discover()
             desks = self._open_desks()
+        except TasksImportError as error:
+            traceback.print_exception(error.__cause__)  # of the project's own modules
+            self._console.warning(f"cannot start: {error}")
+            return EXIT_REFUSED
         except Exception as error:
             if not isinstance(error, NobrokerError):
-                traceback.print_exc()  # of the project's own modules
+                traceback.print_exc()
             self._console.warning(f"cannot start: {type(error).__name__}: {error}")
             return EXIT_REFUSED
         if not desks:

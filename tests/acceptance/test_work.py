@@ -212,7 +212,10 @@ def test_a_tasks_module_that_fails_to_import_is_refused_and_the_jobs_stay(place,
     configure(IMPORTS=["tests.acceptance.jobs", "tests.acceptance.no_such_module"])
     work = place.work("--processes", 2)
     assert work.end() == 1
-    work.until_says("cannot start: ModuleNotFoundError")
+    work.until_says(
+        r"ModuleNotFoundError: No module named[\s\S]*"
+        r"cannot start: tests\.acceptance\.no_such_module cannot be imported: ModuleNotFoundError: No module named"
+    )
     assert place.queue().stats().ready == 1
 
 

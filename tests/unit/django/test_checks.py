@@ -350,7 +350,17 @@ def test_limits_of_a_task_that_contradict_those_of_its_queue(change, of_the_queu
 def test_a_module_of_tasks_that_cannot_be_imported(change):
     change(IMPORTS=["no.such.module"])
     assert found() == ["W007"]
-    assert "No module named 'no'" in text()
+    assert "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'" in text()
+
+
+def test_every_module_of_tasks_that_cannot_be_imported_is_named_also_one_that_exits(change, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imports_that_exit.py").write_text("import sys\n\nsys.exit(3)\n")
+    (tmp_path / "imports_that_fail.py").write_text("1 / 0\n")
+    change(IMPORTS=["imports_that_exit", "imports_that_fail"])
+    assert found() == ["W007", "W007"]
+    assert f"imports_that_exit cannot be imported: SystemExit: 3 ({tmp_path}/imports_that_exit.py, line 3)" in text()
+    assert f"ZeroDivisionError: division by zero ({tmp_path}/imports_that_fail.py, line 1)" in text()
 
 
 def test_a_parameter_to_which_nothing_can_be_passed(make):
@@ -396,7 +406,7 @@ def test_they_can_be_silenced(change, settings):
 
 def test_a_worker_checks_when_it_starts_but_imports_no_tasks(change, monkeypatch):
     imported = []
-    monkeypatch.setattr("nobroker_django.discovery.discover", lambda: imported.append("tasks"))
+    monkeypatch.setattr("nobroker_django.discovery.failures", lambda: imported.append("tasks") or [])
     Work().check()
     change(RETENTION=-1)
     with pytest.raises(CommandError, match=r"nobroker\.E001"):
