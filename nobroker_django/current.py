@@ -6,6 +6,8 @@ context (a coroutine, ``asgiref``'s threads, ``contextvars.copy_context()``) bel
 
 from __future__ import annotations
 
+import os
+import socket
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -21,6 +23,16 @@ class CurrentJob:
 
 
 running: ContextVar[CurrentJob | None] = ContextVar("nobroker_current_job", default=None)
+
+
+def this_worker() -> str:
+    """What this process calls itself: host and process id."""
+    return worker_called(os.getpid())
+
+
+def worker_called(process: int) -> str:
+    """What a process of this machine with that id calls itself."""
+    return f"{socket.gethostname().encode(errors='replace').decode()}:{process}"
 
 
 def current_job() -> CurrentJob | None:

@@ -11,7 +11,6 @@ import contextvars
 import enum
 import inspect
 import os
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,7 +26,7 @@ from django.db import close_old_connections, connections
 from msgspec.structs import replace
 
 from . import announcing, compat, conf, payloads, registry
-from .current import CurrentJob, running
+from .current import CurrentJob, running, this_worker
 from .decorators import Task
 from .discovery import find_or_import
 from .engine.endings import Ended
@@ -239,7 +238,7 @@ class _Run:
         result = result_of(task, self._queue, job, self._memory)
         if self._memory is not None and self._memory.backend is not None:
             result.backend = self._memory.backend
-        result._workers = (f"{socket.gethostname()}:{os.getpid()}",)
+        result._running_here = job.attempts, this_worker()
         return result
 
     def performed(self) -> Performed:
@@ -257,24 +256,24 @@ class _Run:
         try:
             return self._judge()
         except BaseException as error:  # of what the task returned or raised, when it was looked at
-            return Ended.failed(self._job, error)
+            return Ended.failed(self._job, error, worker=this_worker())
 
     def _judge(self) -> Ended:
         job, failure = self._job, self.failure
         if failure is None:
             try:
-                return Ended.succeeded(job, self.value)
+                return Ended.succeeded(job, self.value, worker=this_worker())
             except SerializationError as error:
                 failure = ReturnValueError(self._name, error)
         # Not isinstance(): that asks the object, too, and an error of the project may answer anything.
         if issubclass(type(failure), payloads.NotATaskError):
-            return Ended.failed(job, failure, final=True)
+            return Ended.failed(job, failure, final=True, worker=this_worker())
         if issubclass(type(failure), UnknownTaskError):
-            return Ended.failed(job, failure, delay=conf.get_settings().unknown_task_delay)
+            return Ended.failed(job, failure, delay=conf.get_settings().unknown_task_delay, worker=this_worker())
         task = self._task
         # Counted from the deliveries so far, as the engine does for the queue's own policy.
         delay = task.backoff.delay_for(job.attempts) if task is not None and task.backoff is not None else None
-        return Ended.failed(job, failure, delay=delay)
+        return Ended.failed(job, failure, delay=delay, worker=this_worker())
 
 
 def as_ended(job: Job, ended: Ended) -> Job | None:
@@ -282,11 +281,13 @@ def as_ended(job: Job, ended: Ended) -> Job | None:
     now = time.time()
     if ended.result is not None:
         value = decode_payload(ended.result)
-        return replace(job, state=JobState.DONE, outcome="succeeded", result=value, finished_at=now)
+        return replace(
+            job, state=JobState.DONE, outcome="succeeded", result=value, finished_at=now, worker=ended.worker
+        )
     if ended.failure is None or not (ended.final or job.attempts >= job.max_attempts):
         return None
     failure = ended.failure
-    error = JobError(job.attempts, now, failure.error_class, failure.message, failure.traceback)
+    error = JobError(job.attempts, now, failure.error_class, failure.message, failure.traceback, worker=ended.worker)
     return replace(job, state=JobState.DEAD, finished_at=now, errors=[*job.errors, error], last_error=error.text)
 
 

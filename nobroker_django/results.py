@@ -158,7 +158,7 @@ class JobResult(_TaskResult, Generic[R]):
         self._payload = payload if job is None else job.payload
         self._job = job
         self._memory = memory
-        self._workers: tuple[str, ...] = ()
+        self._running_here: tuple[int, str] | None = None  # which attempt this process runs, and its name
 
     def __repr__(self) -> str:
         return f"<JobResult {self.id} of {self.task_name} in {self.queue_name}: {self.status}>"
@@ -239,8 +239,18 @@ class JobResult(_TaskResult, Generic[R]):
 
     @property
     def worker_ids(self) -> list[str]:
-        """The process that runs, or has just run, the last attempt: in that process itself, see ``announcing``."""
-        return list(self._workers)
+        """Host and process id of the workers that have had the job, in the order of its attempts.
+
+        There is one for each attempt of which its worker has told the end, and in the running task itself one for
+        that. Of an attempt whose worker died, or lost its lease, there is none.
+        """
+        job = self._job
+        if job is None:
+            return []
+        found = [error.worker for error in job.errors] + [job.worker]
+        if job.state is JobState.LEASED and self._running_here is not None and self._running_here[0] == job.attempts:
+            found.append(self._running_here[1])
+        return [worker for worker in found if worker is not None]
 
     @property
     def _return_value(self) -> Any:

@@ -89,6 +89,7 @@ def _copy(record: Record, row: Row | None, log: Log, offset: int) -> Record:
             error=record.error,
             error_class=record.error_class,
             traceback=record.traceback,
+            worker=record.worker,
         )
     raise _another(log, offset)
 

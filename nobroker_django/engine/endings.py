@@ -18,7 +18,8 @@ from .records import NULL
 class Ended:
     """How a delivery ended. Made by ``succeeded``, ``failed`` and ``given_back``.
 
-    ``job`` may be an id alone, without a fencing token: the operator's tool.
+    ``job`` may be an id alone, without a fencing token: the operator's tool. ``worker`` is what the worker that ran it
+    calls itself, for people.
     """
 
     job: Job | str
@@ -26,20 +27,27 @@ class Ended:
     failure: FailureText | None = None
     delay: float | None = None
     final: bool = False
+    worker: str | None = None
 
     @classmethod
-    def succeeded(cls, job: Job | str, result: Any = None) -> Ended:
+    def succeeded(cls, job: Job | str, result: Any = None, *, worker: str | None = None) -> Ended:
         """The job is done.
 
         Raises:
             SerializationError: the result is no JSON value of at most 1 MiB.
         """
         encoded = NULL if result is None else Raw(encode_payload(result, what="result", limit=MAX_RESULT_BYTES))
-        return cls(job, result=encoded)
+        return cls(job, result=encoded, worker=worker)
 
     @classmethod
     def failed(
-        cls, job: Job | str, error: str | BaseException | None, *, delay: float | None = None, final: bool = False
+        cls,
+        job: Job | str,
+        error: str | BaseException | None,
+        *,
+        delay: float | None = None,
+        final: bool = False,
+        worker: str | None = None,
     ) -> Ended:
         """The attempt failed.
 
@@ -51,7 +59,7 @@ class Ended:
             InvalidOptionError: the delay is not valid.
         """
         wait = None if delay is None else options.seconds("delay", delay)
-        return cls(job, failure=describe(error), delay=wait, final=final)
+        return cls(job, failure=describe(error), delay=wait, final=final, worker=worker)
 
     @classmethod
     def given_back(cls, job: Job) -> Ended:

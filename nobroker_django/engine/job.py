@@ -28,13 +28,18 @@ class JobState(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """One failed attempt: number of the attempt, time (Unix seconds), class name, message and traceback (cut)."""
+    """One failed attempt: number of the attempt, time (Unix seconds), class name, message and traceback (cut).
+
+    ``worker`` is the host and the process id of the worker that has told of it; None for attempts of which their
+    worker could not tell (it died, or its lease ran out), and those of other callers than a worker of tasks.
+    """
 
     attempt: int
     at: float
     error_class: str | None
     message: str | None
     traceback: str | None = None
+    worker: str | None = None
 
     @property
     def text(self) -> str | None:
@@ -49,7 +54,8 @@ class Job(msgspec.Struct):
     ``last_error`` is the text of the last failed attempt, of an exception with its class;
     ``seq`` is the insertion order; ``created`` is False when ``enqueue`` found the id already there; ``outcome`` is
     "succeeded" once the job is ``DONE``; ``started_at`` is when the last delivery began to run, if that is recorded;
-    ``extensions`` tells how often the lease of a leased job was extended; ``meta`` and ``visibility_timeout`` are what
+    ``extensions`` tells how often the lease of a leased job was extended; ``worker`` who has finished a job that is
+    ``DONE``, as in ``JobError``; ``meta`` and ``visibility_timeout`` are what
     the enqueuer put beside the payload.
     """
 
@@ -74,6 +80,7 @@ class Job(msgspec.Struct):
     visibility_timeout: float | None = None
     started_at: float | None = None
     extensions: int = 0
+    worker: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The job as a dictionary of JSON values (``state`` as its name)."""

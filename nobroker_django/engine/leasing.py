@@ -322,13 +322,13 @@ class Leasing(Core):
         now, token = decision.now, row.lease_token or ""
         if end.result is not None:
             keep_until = options.latest(now, self.retention)
-            return Ack(id=row.id, at=now, keep_until=keep_until, token=token, result=end.result)
+            return Ack(id=row.id, at=now, keep_until=keep_until, token=token, result=end.result, worker=end.worker)
         if end.failure is None:
             return Release(id=row.id, at=now, token=token)
         text = end.failure
         fields: dict[str, Any] = {
             "id": row.id, "at": now, "attempts": row.attempts, "token": token,
-            "error": text.message, "error_class": text.error_class, "traceback": text.traceback,
+            "error": text.message, "error_class": text.error_class, "traceback": text.traceback, "worker": end.worker,
         }  # fmt: skip
         if end.final or row.attempts >= row.max_attempts:
             return Dead(**fields)

@@ -158,7 +158,7 @@ class Release(Record, kw_only=True):
 
 
 class Ack(Record, kw_only=True):
-    """The job is done. Its id stays known until ``keep_until``."""
+    """The job is done. Its id stays known until ``keep_until``. ``worker`` is the name of who ran it, if any."""
 
     TYPE = RecordType.ACK
 
@@ -167,10 +167,11 @@ class Ack(Record, kw_only=True):
     keep_until: float
     token: str | None = None
     result: Raw = NULL
+    worker: str | None = None
 
 
 class Failure(Record, kw_only=True):
-    """What a failed attempt leaves behind (texts are cut by the writer)."""
+    """What a failed attempt leaves behind (texts are cut by the writer); ``worker`` as in ``Ack``."""
 
     id: str
     at: float
@@ -178,6 +179,7 @@ class Failure(Record, kw_only=True):
     error: str | None = None
     error_class: str | None = None
     traceback: str | None = None
+    worker: str | None = None
 
 
 class Nack(Failure, kw_only=True):

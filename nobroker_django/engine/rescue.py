@@ -213,6 +213,7 @@ class Rescue:
                 error=failure.error,
                 error_class=failure.error_class,
                 traceback=failure.traceback,
+                worker=failure.worker,
             )
         if row.state == DONE:
             yield self._end_of(row)
@@ -223,7 +224,7 @@ class Rescue:
         if not isinstance(ack, Ack):
             return Ack(id=row.id, at=self.log.snapshot.at, keep_until=self._now + KEPT_SECONDS)
         keep_until = self._now + KEPT_SECONDS if isinstance(self.log, OldLog) else ack.keep_until
-        return Ack(id=row.id, at=ack.at, keep_until=keep_until, result=ack.result)
+        return Ack(id=row.id, at=ack.at, keep_until=keep_until, result=ack.result, worker=ack.worker)
 
 
 def _rows(unit: Unit, states: Sequence[int] = _STATES) -> Iterator[Row]:

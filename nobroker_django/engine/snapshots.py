@@ -88,8 +88,10 @@ def job_of(row: Row, log: Log, failures: Sequence[int] = (), *, created: bool = 
         extensions=row.extensions,
     )
     if row.state == DONE:
+        ack = ack_record(log, row)
         job.outcome = "succeeded"
-        job.result = decode_payload(ack_record(log, row).result)
+        job.result = decode_payload(ack.result)
+        job.worker = ack.worker
     return job
 
 
@@ -100,4 +102,6 @@ def error_of(log: Log, offset: int) -> JobError:
         CorruptLogError: it is damaged, or of another kind.
     """
     record = log.failure_at(offset)
-    return JobError(record.attempts, record.at, record.error_class, record.error, record.traceback)
+    return JobError(
+        record.attempts, record.at, record.error_class, record.error, record.traceback, worker=record.worker
+    )

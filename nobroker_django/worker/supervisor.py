@@ -62,7 +62,7 @@ class Slot:
 
     ``liveness``: under which names it holds leases. ``limits``: its running jobs with a time limit, and when that is
     over, by token. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished;
-    ``sentence``: the job that ran over its time, when that could not be recorded before.
+    ``sentence``: the job that ran over its time, and in which process, when that could not be recorded before.
     """
 
     number: int
@@ -76,7 +76,7 @@ class Slot:
     notices: Reader | None = None
     limits: dict[str, tuple[float, Notice]] = field(default_factory=dict)
     verdict: str | None = None
-    sentence: Notice | None = None
+    sentence: tuple[Notice, int] | None = None
 
     def holders(self) -> dict[str, str]:
         """Its names by queue."""
@@ -230,12 +230,12 @@ class Supervisor:
                 del slot.limits[token]
                 os.kill(slot.pid, signal.SIGSTOP)  # or another thread of it would begin with the job once more
                 try:
-                    if not self._watch.condemn(notice):
+                    if not self._watch.condemn(notice, slot.pid):
                         os.kill(slot.pid, signal.SIGCONT)  # it has just ended by itself
                         continue
                 except NobrokerError:
                     # The lock may be held by that very process, whose other threads the job does not let run.
-                    slot.sentence = notice
+                    slot.sentence = notice, slot.pid
                 slot.verdict = f"another job of its process, {notice.job_id}, ran over its time"
                 self._console.warning(
                     f"worker {slot.number} (pid {slot.pid}): job {notice.job_id} ran over its hard time limit of "
@@ -243,10 +243,10 @@ class Supervisor:
                 )
                 os.kill(slot.pid, signal.SIGKILL)
 
-    def _pass_sentence(self, notice: Notice) -> None:
+    def _pass_sentence(self, notice: Notice, process: int) -> None:
         """The process of a job that ran over its time has ended: now its lock is free, and that can be recorded."""
         try:
-            self._watch.condemn(notice)
+            self._watch.condemn(notice, process)
         except NobrokerError as error:
             self._console.warning(
                 f"job {notice.job_id} ran over its time, which could not be recorded; it is tried again: {error}"
@@ -376,7 +376,7 @@ class Supervisor:
             return
         verdict = slot.verdict
         if slot.sentence is not None:
-            self._pass_sentence(slot.sentence)
+            self._pass_sentence(*slot.sentence)
             slot.sentence = None
         why = verdict or f"its process (pid {pid}) {_how_it_ended(code)}"
         taken = self._watch.bury(slot.holders(), why, punish=verdict is None)

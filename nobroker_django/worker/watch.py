@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nobroker_django import conf
+from nobroker_django.current import worker_called
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, StorageError
@@ -138,8 +139,8 @@ class Watch:
                         self._console.line(f"{name}: {taken} jobs of an ended process taken back")
         return total
 
-    def condemn(self, notice: Notice) -> bool:
-        """Record that a job ran over its time; False: it had ended by itself.
+    def condemn(self, notice: Notice, process: int) -> bool:
+        """Record that a job of a process ran over its time; False: it had ended by itself.
 
         Raises:
             NobrokerError: it could not be recorded.
@@ -149,7 +150,7 @@ class Watch:
             raise StorageError("open", notice.queue, "it could not be opened")
         job = Job(notice.job_id, None, lease_token=notice.token)
         error = TimeLimitExceeded(f"hard time limit of {notice.seconds:g} s: the process was ended")
-        answer = queue.exchange([Ended.failed(job, error)])
+        answer = queue.exchange([Ended.failed(job, error, worker=worker_called(process))])
         if answer.settled[0].lost is not None:
             answer.drop()
             return False

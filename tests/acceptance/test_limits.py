@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 
 import pytest
@@ -71,6 +72,8 @@ def test_a_job_over_its_hard_limit_has_failed_whatever_it_does(place, configure,
     job = place.queue().get(late.id)
     assert len(place.lines("late.started")) == job.attempts == 2
     assert {error.error_class for error in job.errors} == {"nobroker_django.worker.watch.TimeLimitExceeded"}
+    processes = [pid for pid, *_ in map(str.split, place.lines("late.started"))]
+    assert [error.worker for error in job.errors] == [f"{socket.gethostname()}:{pid}" for pid in processes]
     assert "hard time limit of 1 s" in (job.last_error or "")
     assert f"worker 1 (pid {first}): job {late.id} ran over its hard time limit of 1 s" in work.text()
     work.signal(signal.SIGTERM)

@@ -42,6 +42,29 @@ def lease(queue, worker, count, begin=None):
 # -- the exchange
 
 
+def test_who_ran_a_job_is_kept_with_its_end_also_through_a_compaction(open_worker_queue, worker):
+    queue = open_worker_queue(retention=100)
+    queue.enqueue_many(["good", "bad", "silent"], job_ids=["good", "bad", "silent"])
+    for attempt in (1, 2):
+        good, bad, silent = lease(queue, worker, 3)
+        ends = [Ended.failed(job, "no", delay=0, worker=f"host:{attempt}") for job in (good, bad)]
+        queue.exchange([*ends, Ended.failed(silent, "no", delay=0)]).confirm()
+    good, bad, silent = lease(queue, worker, 3)
+    assert [error.worker for error in queue.get("good").errors] == ["host:1", "host:2"]
+    assert queue.get("good").worker is None
+    ends = [Ended.succeeded(good, worker="host:3"), Ended.failed(bad, "no", final=True, worker="host:3")]
+    queue.exchange([*ends, Ended.succeeded(silent)]).confirm()
+    for compact in (False, True, True):
+        if compact:
+            queue.compact()
+        found = {job.id: ([error.worker for error in job.errors], job.worker) for job in queue.list_jobs()}
+        assert found == {
+            "good": (["host:1", "host:2"], "host:3"),
+            "bad": (["host:1", "host:2", "host:3"], None),
+            "silent": ([None, None], None),
+        }
+
+
 def test_one_exchange_tells_outcomes_and_beginnings_and_leases(queue, worker):
     queue.enqueue_many(range(8))
     first = queue.exchange(count=5, begin=1, holder=worker.holder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nobroker_django import Job, JobState, Queue
+from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.rescue import SalvageReport
 from nobroker_django.engine.verification import verify_queue
 
@@ -90,8 +91,8 @@ def everything(directory: Path) -> None:
     all_record_types(directory)
     with open_queue(directory) as queue:
         queue.enqueue_many([{"k": f"m{number}"} for number in range(6)], priority=20)
-        for job in queue.lease(3):
-            queue.ack(job, result={"of": job.id})
+        queue._end_all([Ended.succeeded(job, {"of": job.id}, worker="host:1") for job in queue.lease(3)])
+        queue._end_all([Ended.failed(job, "no", worker=f"host:{job.attempts}") for job in queue.lease(1)])
 
 
 def check_salvaged(wreck: Wreck, report: SalvageReport) -> None:

@@ -244,6 +244,49 @@ def test_a_job_that_waits_for_another_attempt_is_ready_and_keeps_its_errors(djan
     assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 2, 2)
 
 
+ME = f"{socket.gethostname()}:{os.getpid()}"
+
+
+def test_worker_ids_are_those_of_the_attempts_in_their_order(django_task, settings, monkeypatch):
+    settings.NOBROKER = {**settings.NOBROKER, "BACKOFF": {"BASE": 0}}
+    seen, names = [], iter(["one:1", "two:2", "three:3"])
+
+    def work(context):
+        seen.append(context.task_result.worker_ids)
+        if context.attempt < 3:
+            raise ValueError
+
+    def look(sender, task_result, **kwargs):
+        seen.append(task_result.worker_ids)
+
+    result = our_task(work, name="three attempts", takes_context=True).enqueue()
+    assert result.worker_ids == []
+    compat.task_finished.connect(look)
+    try:
+        while (job := get_queue().lease_one()) is not None:
+            name = next(names)
+            monkeypatch.setattr("nobroker_django.execution.this_worker", lambda name=name: name)
+            execute(get_queue(), job)
+    finally:
+        compat.task_finished.disconnect(look)
+        registry.unregister(registry.find("three attempts"))
+    assert seen == [["one:1"], ["one:1", "two:2"], *[["one:1", "two:2", "three:3"]] * 2]
+    for look_again in (result.refresh, lambda: get_queue().compact() and result.refresh()):
+        look_again()
+        assert (result.worker_ids, result.attempts) == (["one:1", "two:2", "three:3"], 3)
+
+
+def test_an_attempt_whose_worker_could_not_tell_its_end_has_no_worker_id(django_task):
+    result = django_task(add).using(max_attempts=3).enqueue(1)
+    get_queue().nack(get_queue().lease_one(), error="worker died: killed", delay=0)
+    leased = get_queue().lease_one()
+    result.refresh()
+    assert (result.status, result.attempts, result.worker_ids) == ("RUNNING", 2, [])
+    execute(get_queue(), leased)
+    result.refresh()
+    assert (result.status, result.attempts, result.worker_ids) == ("SUCCESSFUL", 2, [ME])
+
+
 def test_an_attempt_that_ended_without_an_exception_has_a_class_too(django_task):
     result = django_task(add).using(max_attempts=1).enqueue(1)
     get_queue().nack(get_queue().lease_one(), error="worker died: killed")

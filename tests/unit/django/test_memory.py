@@ -2,6 +2,8 @@
 
 import asyncio
 import datetime
+import os
+import socket
 import uuid
 
 import pytest
@@ -211,6 +213,7 @@ def test_the_immediate_backend_runs_a_job_at_the_call(immediate_backend, django_
         assert (result.args, result.kwargs, result.task, result.backend) == ([1], {"b": 3}, task, "default")
         assert backend().get_result(result.id) == task.get_result(result.id) == result
         result.refresh()
+        assert result.worker_ids == [f"{socket.gethostname()}:{os.getpid()}"]
     assert words(heard) == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "SUCCESSFUL")] * 2
     assert {sender for _, sender, _, _ in heard} == {type(backend())}
     assert type(backend()).__name__ == "ImmediateBackend"
