@@ -7,7 +7,7 @@ import types
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, no_type_check
+from typing import TYPE_CHECKING, Any, Optional, no_type_check
 
 import pytest
 from django.contrib.auth.models import User
@@ -269,6 +269,31 @@ def test_one_that_nobody_has_to_pass_hurts_only_him_who_does(make):
             made.enqueue(*args, **kwargs)
         assert raised.value.parameter == parameter
     assert get_queue().stats().ready == 0
+
+
+def test_one_for_which_none_can_be_passed_hurts_only_him_who_passes_another(make):
+    def work(client: HttpRequest | None, user: Optional["User"]) -> None:
+        SEEN.append((client, user))
+
+    made = make(work)
+    made.enqueue(None, None)
+    deliver()
+    assert SEEN == [(None, None)]
+    with pytest.raises(ArgumentError, match="no JSON stands for"):
+        made.enqueue(HttpRequest(), None)
+    with pytest.raises(AnnotationError, match="list of pairs"):
+        make(with_pairs, name="pairs")
+
+
+def with_pairs(table: dict[tuple[int, int], str] | None) -> None: ...
+
+
+def test_an_int_for_a_float_is_the_same_work_as_that_float(make):
+    def work(ratio: float) -> None: ...
+
+    made = make(work, unique=True)
+    assert [made.enqueue(ratio).created for ratio in (1.0, 1, 1.5)] == [True, False, True]
+    assert [made.using(job_id="one").enqueue(ratio).created for ratio in (2, 2.0)] == [True, False]
 
 
 def test_a_union_that_cannot_work_is_refused_also_where_it_need_not_be_passed(make):

@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -169,6 +170,18 @@ def test_the_backends_own_method_takes_both_kinds_of_tasks(django_task):
     for result in results:
         assert backend().get_result(result.id).return_value == 6
     assert [result.task for result in results] == [task, sample.add]
+
+
+def test_the_backends_own_method_checks_both_kinds_of_tasks(django_task, settings):
+    tasks = [django_task(add, queue_name="emails"), sample.add.using(queue_name="emails")]
+    for task in tasks:
+        backend().validate_task(task)
+    settings.NOBROKER = {**settings.NOBROKER, "QUEUES": {"default": {}}}
+    for task in tasks:
+        with pytest.raises(compat.InvalidTask, match="emails"):
+            backend().validate_task(task)
+        with pytest.raises(compat.InvalidTask, match="emails"):
+            backend().enqueue(task, [1], {})
 
 
 @pytest.mark.contract("DJ-07")
@@ -477,6 +490,14 @@ def test_functions_that_no_worker_could_find_are_refused(django_task):
     for function in (any, inner, lambda: None):
         with pytest.raises(compat.InvalidTask):
             django_task(function)
+
+
+def test_an_annotation_that_cannot_work_is_djangos_error(django_task):
+    with pytest.raises(compat.InvalidTask, match=r"parameter 'key': its annotation .* cannot work"):
+        django_task(with_a_key)
+
+
+def with_a_key(key: str | uuid.UUID) -> None: ...
 
 
 def test_two_tasks_of_one_name_are_refused(django_task, make):

@@ -186,6 +186,16 @@ def test_the_same_function_under_both_decorators(django_task, make, settings):
 
 
 @needs_framework
+def test_the_last_decoration_of_a_function_says_whether_it_takes_one(django_task, settings):
+    settings.TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}
+    django_task(plain)
+    result = django_task(plain, takes_context=True).enqueue(1)
+    run_jobs()
+    result.refresh()
+    assert result.return_value == [1, result.id, 1]
+
+
+@needs_framework
 def test_djangos_decorator_refuses_a_context_that_can_only_be_named(django_task, settings):
     settings.TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}
     with pytest.raises(compat.InvalidTask, match="context"):

@@ -345,6 +345,8 @@ def test_a_value_that_is_too_deep_or_holds_itself_is_refused():
     for annotation in (list, list[Any] | date, set[Any] | None, Point):
         for value in (loop, deep):
             assert "nested" in refusal(annotation, value)
+    for annotation in (list[Any] | date, set[Any] | None, Point):
+        assert refusal(annotation, deep) == "x: is nested too deeply"
 
 
 def test_what_a_class_of_the_project_raises_is_the_reason():

@@ -130,6 +130,20 @@ def test_an_id_is_one_job(immediate):
     assert sample.send.using(job_id="x").enqueue("a").created is True  # of another queue
 
 
+def test_unique_work_that_has_succeeded_is_new_and_what_has_failed_keeps_its_key(immediate, make):
+    good = make(lambda a: a, name="good", unique=True)
+    assert [good.enqueue(1).created for _ in range(2)] == [True, True]
+    bad = make(lambda a: a / 0, name="bad", unique=True)
+    assert [(result.created, result.status) for result in (bad.enqueue(1), bad.enqueue(1))] == [
+        (True, "FAILED"), (False, "FAILED")
+    ]  # fmt: skip
+    ran = []
+    once = make(lambda a, b: ran.append(b), name="once", unique=["a"])
+    results = once.enqueue_many([once.s(1, "first"), once.s(1, "second"), once.s(2, "third")])
+    assert [result.created for result in results] == [True, False, True]
+    assert ran == ["first", "third"]
+
+
 def test_many_run_in_their_order(immediate):
     results = sample.add.enqueue_many(sample.add.s(number) for number in range(3))
     assert [result.return_value for result in results] == [1, 2, 3]
@@ -198,6 +212,18 @@ def test_another_setting_is_another_memory(immediate):
     immediate.NOBROKER = dict(immediate.NOBROKER)
     with pytest.raises(JobNotFoundError):
         sample.add.get_result(result.id)
+
+
+@needs_framework
+def test_the_backend_for_queues_runs_its_tasks_at_the_call_too(immediate, django_task):
+    immediate.TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}
+    task = django_task(add)
+    result = task.enqueue(1, b=3)
+    assert (result.status, result.return_value) == ("SUCCESSFUL", 4)
+    assert task.get_result(result.id) == backend().get_result(result.id) == result
+    with pytest.raises(compat.TaskResultDoesNotExist):
+        backend().get_result("123")
+    assert not immediate.NOBROKER["DIR"].exists()
 
 
 # --- the Immediate backend
