@@ -22,7 +22,7 @@ from .discovery import discover
 from .engine.inspection import queue_exists
 from .engine.job import Job, JobState
 from .execution import Report, execute
-from .queues import close_queues, get_queue, open_queue
+from .queues import get_queue, open_queue
 
 if TYPE_CHECKING:
     from django.test import SimpleTestCase as _TestCase
@@ -93,10 +93,7 @@ def own_queues(directory: Path | None = None) -> Iterator[Path]:
         path = Path(tempfile.mkdtemp(prefix=f"nobroker-test-{os.environ.get('PYTEST_XDIST_WORKER', '')}"))
     try:
         with override_settings(NOBROKER={**getattr(django_settings, "NOBROKER", {}), "DIR": path}):
-            try:
-                yield path
-            finally:
-                close_queues()
+            yield path  # what was opened is closed when the setting is put back
     finally:
         if directory is None:
             shutil.rmtree(path, ignore_errors=True)

@@ -272,7 +272,7 @@ def test_worker_ids_are_those_of_the_attempts_in_their_order(django_task, settin
     def look(sender, task_result, **kwargs):
         seen.append(task_result.worker_ids)
 
-    result = our_task(work, name="three attempts", takes_context=True).enqueue()
+    result = our_task(name="three attempts", takes_context=True)(work).enqueue()
     assert result.worker_ids == []
     compat.task_finished.connect(look)
     try:

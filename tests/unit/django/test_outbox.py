@@ -13,6 +13,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from nobroker_django import JobConflictError, JobNotFoundError, StorageError
+from nobroker_django.engine.errors import TooLateError
 from nobroker_django.outbox import checks, holding
 from nobroker_django.outbox.models import OutboxRow
 from nobroker_django.outbox.rows import SWEEP_SECONDS
@@ -239,6 +240,73 @@ def test_a_queue_that_refuses_does_not_keep_the_others_from_being_swept(dying, f
     swept = sweep("default")
     assert (swept.rows, list(swept.failed)) == (1, ["default"])
     assert [row.queue for row in rows()] == ["default", "default"]
+
+
+def refuse_some(monkeypatch, wanted):
+    """Let ``wanted(arguments)`` say which writes raise what; the arguments of all writes, in their order."""
+    tried, queue = [], get_queue()
+    write = queue.enqueue_once
+
+    def enqueue_once(entries):
+        values = [entry.payload["args"][0] for entry in entries]
+        tried.append(values)
+        if (error := wanted(values)) is not None:
+            raise error
+        return write(entries)
+
+    monkeypatch.setattr(queue, "enqueue_once", enqueue_once)
+    return tried
+
+
+def test_a_queue_that_refuses_is_left_for_the_next_sweep(dying, monkeypatch):
+    monkeypatch.setattr("nobroker_django.outbox.sweeping._ROWS", 2)
+    with dying():
+        for number in range(6):
+            with transaction.atomic():
+                add.enqueue(number)
+    tried = refuse_some(monkeypatch, lambda values: FULL)
+    assert sweep("default").failed == {"default": str(FULL)}
+    assert tried == [[0, 1]]
+    assert rows().count() == 6
+
+
+def test_once_a_queue_refuses_no_later_row_of_it_is_written(dying, monkeypatch):
+    """Or the order of the calls would be lost."""
+    conflict = JobConflictError("x", "default")
+    with dying():
+        for number in range(4):
+            with transaction.atomic():
+                add.enqueue(number)
+    tried = refuse_some(monkeypatch, lambda values: conflict if len(values) > 1 else FULL if values == [2] else None)
+    swept = sweep("default")
+    assert (swept.jobs, swept.failed) == (2, {"default": str(FULL)})
+    assert tried == [[0, 1, 2, 3], [0], [1], [2]]
+    assert arguments() == [[0], [1]]
+    assert rows().count() == 2
+
+
+def test_a_row_that_the_queue_takes_to_be_too_old_is_left_alone_and_not_parked(dying, monkeypatch):
+    """By the clock of whoever writes; the row is seen as old by the next look."""
+    with dying():
+        for number in range(3):
+            with transaction.atomic():
+                add.enqueue(number)
+    tried = refuse_some(monkeypatch, lambda values: TooLateError("x", "default") if 1 in values else None)
+    swept = sweep("default")
+    assert (swept.jobs, swept.parked, swept.failed) == (2, 0, {})
+    assert tried == [[0, 1, 2], [0], [1], [2]]
+    assert [row.problem for row in rows()] == [""]
+
+
+def test_what_is_written_at_once_is_not_too_much(dying, monkeypatch):
+    monkeypatch.setattr("nobroker_django.outbox.sweeping._BYTES", 1000)
+    with dying():
+        for number, size in enumerate((300, 300, 300, 5000, 10, 10)):
+            with transaction.atomic():
+                keep.enqueue(number, "x" * size)
+    tried = refuse_some(monkeypatch, lambda values: None)
+    assert sweep("default").rows == 6
+    assert tried == [[0, 1], [2], [3], [4, 5]]
 
 
 def test_a_delete_that_fails_leaves_a_row_of_which_the_sweep_makes_no_second_job(monkeypatch, caplog):

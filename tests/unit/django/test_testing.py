@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
-from nobroker_django import InvalidOptionError, JobResult, JobState, conf, current_job
+from nobroker_django import InvalidOptionError, JobResult, JobState, QueueClosedError, conf, current_job, registry
 from nobroker_django.decorators import Task
 from nobroker_django.execution import Outcome
 from nobroker_django.queues import get_queue
@@ -42,6 +42,18 @@ def test_run_jobs_runs_what_jobs_enqueue_also_in_other_queues(make, nobroker):
     make(lambda: send.enqueue("a").id, name="first").enqueue()
     assert [report.task for report in run_jobs()] == ["first", send.name]
     assert nobroker.queue("emails").stats().done == 1
+
+
+def test_run_jobs_imports_what_a_worker_imports(tmp_path, monkeypatch, settings):
+    (tmp_path / "named_tasks.py").write_text(
+        "from nobroker_django import task\n@task(name='a name')\ndef work():\n    return 'done'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.NOBROKER = {**settings.NOBROKER, "IMPORTS": ["named_tasks"]}
+    job = get_queue().enqueue({"task": "a name", "args": [], "kwargs": {}})
+    assert [report.error for report in run_jobs()] == [""]
+    assert get_queue().get(job.id).result == "done"
+    registry.unregister(registry.find("a name"))
 
 
 def test_run_jobs_of_some_queues_leaves_the_others_alone(nobroker):
@@ -108,8 +120,11 @@ def test_own_queues_are_removed_and_the_setting_put_back(tmp_path):
     before = conf.get_settings().dir
     with own_queues() as path:
         add.enqueue(1)
+        queue = get_queue()
         assert list(path.iterdir())
     assert not path.exists()
+    with pytest.raises(QueueClosedError):
+        queue.stats()
     assert conf.get_settings().dir == before
     with own_queues(tmp_path / "kept") as path:
         add.enqueue(1)
