@@ -74,6 +74,8 @@ class Task(Generic[P, R]):
         self.limits = limits
         self.takes_context = takes_context
         self.source = source
+        self.chosen: frozenset[str] = frozenset()
+        """Options that ``using()`` has chosen; the others are those of the decorator."""
         self.announced_by: str | None = None
         signature = signature_of(function)
         if takes_context:
@@ -100,7 +102,7 @@ class Task(Generic[P, R]):
         return self  # nothing in it changes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.function.__module__, self.function.__qualname__, self.options)
+        return _restored, (self.function.__module__, self.function.__qualname__, self.options, self.chosen)
 
     @property
     def location(self) -> str:
@@ -187,10 +189,12 @@ class Task(Generic[P, R]):
         """Store several calls in one write: after a crash all of them are there or none.
 
         Args:
-            calls: ``t.s(...)`` for each job.
+            calls: ``t.s(...)`` for each job, or ``t.using(...).s(...)``: what ``using()`` chose for a call goes before
+                the options of this task.
 
         Raises:
-            InvalidOptionError: an item is no call of this task, or ``using(job_id=...)`` was given.
+            InvalidOptionError: an item is no call of this task; the calls are for several queues or databases, or
+                differ in ``on_commit``; or this task has a ``job_id``, which belongs to one call.
             NobrokerError: as ``enqueue()``; nothing of the whole is stored.
         """
         chosen: list[Call[P, R]] = []
@@ -202,8 +206,12 @@ class Task(Generic[P, R]):
             chosen.append(call)
         return enqueue_all(self, chosen)
 
+    async def aenqueue_many(self, calls: Iterable[Call[P, R]], /) -> list[JobResult[R]]:
+        """``enqueue_many()`` without blocking the event loop."""
+        return await sync_to_async(self.enqueue_many)(list(calls))
+
     def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
-        """A call to be made later, by ``enqueue_many``.
+        """A call to be made later, by ``enqueue_many``, with what ``using()`` has chosen.
 
         Raises:
             TaskArgumentError: the arguments do not fit the function or its annotations.
@@ -239,19 +247,23 @@ class Task(Generic[P, R]):
         Raises:
             InvalidOptionError: a value has the wrong type or range.
         """
-        options = self.options.changed(
-            delay=delay,
-            run_after=run_after,
-            job_id=job_id,
-            priority=priority,
-            queue_name=queue_name,
-            max_attempts=max_attempts,
-            visibility_timeout=visibility_timeout,
-            database=database,
-            on_commit=on_commit,
-        )
+        given: dict[str, Any] = {
+            "delay": delay,
+            "run_after": run_after,
+            "job_id": job_id,
+            "priority": priority,
+            "queue_name": queue_name,
+            "max_attempts": max_attempts,
+            "visibility_timeout": visibility_timeout,
+            "database": database,
+            "on_commit": on_commit,
+        }
+        options = self.options.changed(**given)
+        names = {name for name, value in given.items() if value is not None}
+        if names & {"delay", "run_after"}:
+            names |= {"delay", "run_after"}  # the one replaces the other
         chosen = copy.copy(self)
-        chosen.options = options
+        chosen.options, chosen.chosen = options, self.chosen | names
         return chosen
 
     def get_result(self, job_id: str, /) -> JobResult[R]:
@@ -473,11 +485,11 @@ def _without_context(name: str, signature: inspect.Signature) -> inspect.Signatu
     return signature.replace(parameters=parameters[1:])
 
 
-def _restored(module: str, name: str, options: CallOptions) -> Task[Any, Any]:
+def _restored(module: str, name: str, options: CallOptions, chosen: frozenset[str]) -> Task[Any, Any]:
     """A task that was pickled, found again by where its function is."""
     found = import_string(f"{module}.{name}")
     if not isinstance(found, Task):
         raise ValueError(f"{module}.{name} is no task.")
     task = copy.copy(found)
-    task.options = options
+    task.options, task.chosen = options, chosen
     return task

@@ -90,7 +90,8 @@ def _place(error: BaseException) -> tuple[str, int] | None:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.lineno is not None and not frame.filename.startswith((_HERE, "<"))
     ]
-    return next((place for place in reversed(found) if not place[0].startswith(libraries)), (found or [None])[-1])
+    own = [place for place in found if not place[0].startswith(libraries)]
+    return (own or found)[-1] if found else None
 
 
 def find_or_import(name: str) -> Task[Any, Any] | None:

@@ -6,8 +6,10 @@ the job from being stored at the commit; and the arguments stored are those of t
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import announcing, conf, payloads, transactions
@@ -22,6 +24,7 @@ from .results import JobResult
 
 if TYPE_CHECKING:
     from .decorators import Call, Task
+    from .options import CallOptions
 
 R = TypeVar("R")
 
@@ -60,36 +63,69 @@ def enqueue_one(
 
 
 def enqueue_all(task: Task[Any, R], calls: Sequence[Call[Any, R]]) -> list[JobResult[R]]:
-    """Enqueue the calls with the options of ``task``, all or none.
+    """Enqueue the calls, each with the options that were chosen for it, the others from ``task``: all or none.
 
     Raises:
         NobrokerError: see ``Task.enqueue_many``.
     """
-    options = task.options
-    if options.job_id is not None:
-        raise InvalidOptionError("job_id", "one id cannot stand for several jobs. Nothing was stored.")
-    write = _Write(task, of_settings())
+    if task.options.job_id is not None:
+        raise InvalidOptionError(
+            "job_id", "one id cannot stand for several jobs; give it to the call: t.using(...).s()"
+        )
+    if not calls:
+        return []
+    tasks = [_of_call(task, call.task) for call in calls]
+    _refuse_several(tasks)
+    write = _Write(tasks[0], of_settings(), [each.options for each in tasks])
     # Frozen here in both cases: the engine would name the element, not the parameter.
     many = [payloads.freeze(call.payload, task.arguments) for call in calls]
-    if not many:
-        return []
-    job_ids = None
+    job_ids = [each.options.job_id for each in tasks]
     if task.unique is not None:
         unique = task.unique
-        job_ids = [unique.job_id(call.args, call.kwargs, frozen) for call, frozen in zip(calls, many, strict=True)]
+        job_ids = [
+            unique.job_id(call.args, call.kwargs, frozen) if job_id is None else job_id
+            for job_id, call, frozen in zip(job_ids, calls, many, strict=True)
+        ]
+    queue_name = write.options.queue_name
     if not write.deferred:
         jobs = write.all(many, job_ids)
-        stored = [JobResult(task, options.queue_name, job.id, job, memory=write.memory) for job in jobs]
+        stored = [
+            JobResult(each, queue_name, job.id, job, memory=write.memory)
+            for each, job in zip(tasks, jobs, strict=True)
+        ]
         write.announce(stored)
         return list(stored)
 
-    job_ids = job_ids or [new_job_id() for _ in many]
+    ids = [new_job_id() if job_id is None else job_id for job_id in job_ids]
     results: list[JobResult[R]] = [
-        JobResult(task, options.queue_name, job_id, payload=frozen, memory=write.memory)
-        for job_id, frozen in zip(job_ids, many, strict=True)
+        JobResult(each, queue_name, job_id, payload=frozen, memory=write.memory)
+        for each, job_id, frozen in zip(tasks, ids, many, strict=True)
     ]
-    write.later(many, job_ids, results)
+    write.later(many, ids, results)
     return list(results)  # the caller may change its list; the commit needs ours
+
+
+def _of_call(task: Task[Any, R], called: Task[Any, R]) -> Task[Any, R]:
+    """``task`` with what ``using()`` chose for the call."""
+    if not called.chosen:
+        return task
+    made = copy.copy(task)
+    made.options = replace(task.options, **{name: getattr(called.options, name) for name in called.chosen})
+    return made
+
+
+def _refuse_several(tasks: Sequence[Task[Any, Any]]) -> None:
+    """Refuse what cannot be one write: it goes to one queue, now or after the commit of one database."""
+    first = tasks[0].options
+    for number, each in enumerate(tasks):
+        for name in ("queue_name", "database", "on_commit"):
+            own, other = getattr(each.options, name), getattr(first, name)
+            if own != other:
+                raise InvalidOptionError(
+                    name,
+                    f"calls[{number}] has {own!r} and calls[0] has {other!r}; the calls of one enqueue_many are one "
+                    f"write. Call enqueue_many once for each {name}.",
+                )
 
 
 class _Write:
@@ -97,15 +133,21 @@ class _Write:
 
     Args:
         memory: what takes the place of the queue, if anything does.
+        chosen: the options of each job, if these are not those of ``task``; their queue, database and ``on_commit``
+            are the same.
     """
 
-    def __init__(self, task: Task[Any, Any], memory: Memory | None) -> None:
+    def __init__(
+        self, task: Task[Any, Any], memory: Memory | None, chosen: Sequence[CallOptions] | None = None
+    ) -> None:
         settings = conf.get_settings()
         self.options = options = task.options
         self.memory = memory
-        self.unique = task.unique is not None and options.job_id is None
         self.called_at = time.time()
-        self.due = options.due(self.called_at)
+        has_key = task.unique is not None
+        alike = chosen is None or all(each is options for each in chosen)
+        self.shared = _Details(options, has_key, self.called_at) if alike else None
+        self.own = [_Details(each, has_key, self.called_at) for each in chosen or ()] if not alike else []
         self.outbox = settings.outbox and memory is None
         self.database = options.database if options.database is not None else settings.database
         if memory is None:
@@ -120,15 +162,26 @@ class _Write:
     def one(self, payload: payloads.Payload, job_id: str | None) -> Job:
         if self.memory is not None:
             return self._keep(self.memory, [payload], [job_id])[0]
+        details = self._details(1)[0]
         return get_queue(self.options.queue_name).enqueue(
-            payload, job_id=job_id, delay=self._delay(), **self._details()
+            payload, job_id=job_id, delay=details.delay(), unique=details.unique, **details.plain()
         )
 
-    def all(self, many: list[payloads.Payload], job_ids: list[str] | None) -> list[Job]:
+    def all(self, many: list[payloads.Payload], job_ids: Sequence[str | None]) -> list[Job]:
         if self.memory is not None:
-            return self._keep(self.memory, many, job_ids or [None] * len(many))
-        return get_queue(self.options.queue_name).enqueue_many(
-            many, job_ids=job_ids, delay=self._delay(), **self._details()
+            return self._keep(self.memory, many, job_ids)
+        queue, given = get_queue(self.options.queue_name), job_ids if any(job_ids) else None
+        if self.shared is not None:
+            return queue.enqueue_many(
+                many, job_ids=given, delay=self.shared.delay(), unique=self.shared.unique, **self.shared.plain()
+            )
+        plain = [details.plain() for details in self.own]
+        return queue.enqueue_many(
+            many,
+            job_ids=given,
+            delay=[details.delay() for details in self.own],
+            unique=[details.unique for details in self.own],
+            **{name: [each[name] for each in plain] for name in plain[0]},
         )
 
     def announce(self, results: Sequence[JobResult[Any]]) -> None:
@@ -172,7 +225,7 @@ class _Write:
             key=key,
         )
 
-    def _entries(self, many: list[payloads.Payload], job_ids: list[str]) -> list[Entry]:
+    def _entries(self, many: list[payloads.Payload], job_ids: Sequence[str]) -> list[Entry]:
         retention = conf.queue_settings(self.options.queue_name).retention
         until = known_until(self.called_at, retention)
         return [
@@ -180,22 +233,39 @@ class _Write:
                 job_id=job_id,
                 payload=payload,
                 known_until=until,
-                due=self.due,
-                **self._details(),
+                due=details.due,
+                unique=details.unique,
+                **details.plain(),
             )
-            for job_id, payload in zip(job_ids, many, strict=True)
+            for job_id, payload, details in zip(job_ids, many, self._details(len(many)), strict=True)
         ]
 
     def _keep(self, memory: Memory, many: list[payloads.Payload], job_ids: Sequence[str | None]) -> list[Job]:
-        return memory.add(self.options.queue_name, many, job_ids, due=self.due, **self._details())
+        ids = [new_job_id() if job_id is None else job_id for job_id in job_ids]
+        return memory.add(self.options.queue_name, self._entries(many, ids))
 
-    def _delay(self) -> float:
+    def _details(self, count: int) -> list[_Details]:
+        return self.own if self.shared is None else [self.shared] * count
+
+
+class _Details:
+    """The options of one job, its time settled. ``due`` is Unix time, ``None`` for at once."""
+
+    __slots__ = ("_options", "due", "unique")
+
+    def __init__(self, options: CallOptions, has_key: bool, called_at: float) -> None:
+        self._options = options
+        self.due = options.due(called_at)
+        self.unique = has_key and options.job_id is None
+
+    def delay(self) -> float:
+        """Seconds from now."""
         return 0.0 if self.due is None else max(0.0, self.due - time.time())
 
-    def _details(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
+        """What goes into the queue as it is."""
         return {
-            "priority": self.options.priority,
-            "max_attempts": self.options.max_attempts,
-            "visibility_timeout": self.options.visibility_timeout,
-            "unique": self.unique,
+            "priority": self._options.priority,
+            "max_attempts": self._options.max_attempts,
+            "visibility_timeout": self._options.visibility_timeout,
         }

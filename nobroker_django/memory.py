@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from . import conf
 from .engine.errors import JobConflictError, JobNotFoundError
-from .engine.job import Job, JobState, new_job_id
+from .engine.job import Job, JobState
+from .engine.once import Entry
 from .engine.payload import decode_payload, encode_payload
 
 MOST = 10_000
@@ -36,18 +37,7 @@ class Memory:
         self.backend = backend
         self._jobs: OrderedDict[tuple[str, str], Job] = OrderedDict()
 
-    def add(
-        self,
-        queue: str,
-        payloads: Sequence[Any],
-        job_ids: Sequence[str | None],
-        *,
-        priority: int,
-        due: float | None,
-        max_attempts: int | None,
-        visibility_timeout: float | None,
-        unique: bool = False,
-    ) -> list[Job]:
+    def add(self, queue: str, entries: Sequence[Entry]) -> list[Job]:
         """Take in jobs: all, or none.
 
         Raises:
@@ -55,32 +45,32 @@ class Memory:
             JobConflictError: an id is taken by other work.
         """
         now = time.time()
+        new: dict[str, Job] = {}
         jobs = []
-        for payload, job_id in zip(payloads, job_ids, strict=True):
-            kept = decode_payload(encode_payload(payload))
-            known = None if job_id is None else self._jobs.get((queue, job_id))
-            if known is not None and unique and known.state is JobState.DONE:
+        for entry in entries:
+            kept = decode_payload(encode_payload(entry.payload))
+            known = new.get(entry.job_id) or self._jobs.get((queue, entry.job_id))
+            if known is not None and entry.unique and known.state is JobState.DONE:
                 known = None
-            if known is not None and not unique and known.payload != kept:
+            if known is not None and not entry.unique and known.payload != kept:
                 raise JobConflictError(known.id, queue)
             job = known if known is not None else Job(
-                id=new_job_id() if job_id is None else job_id,
+                id=entry.job_id,
                 payload=kept,
-                priority=priority,
-                max_attempts=max_attempts or conf.queue_settings(queue).max_attempts,
-                available_at=now if due is None else max(now, due),
+                priority=entry.priority,
+                max_attempts=entry.max_attempts or conf.queue_settings(queue).max_attempts,
+                available_at=now if entry.due is None else max(now, entry.due),
                 enqueued_at=now,
-                visibility_timeout=visibility_timeout,
+                visibility_timeout=entry.visibility_timeout,
             )  # fmt: skip
+            if known is None:
+                new[job.id] = job
             jobs.append(replace(job, created=known is None))
-        for number, job in enumerate(jobs):
-            if job.created and unique and any(job.id == other.id for other in jobs[:number]):
-                job.created = False  # once in one call
-            if job.created:
-                self._jobs[queue, job.id] = job
-                while len(self._jobs) > MOST:
-                    self._jobs.popitem(last=False)
-        return [replace(job) for job in jobs]
+        for job in new.values():
+            self._jobs[queue, job.id] = job
+            while len(self._jobs) > MOST:
+                self._jobs.popitem(last=False)
+        return jobs
 
     def get(self, queue: str, job_id: str) -> Job:
         """A copy of a job.

@@ -82,7 +82,7 @@ class Adding(Core):
         job_ids: Sequence[str | None] | None = None,
         metas: Sequence[dict[str, Any] | None] | None = None,
         visibility_timeout: float | Sequence[float | None] | None = None,
-        unique: bool = False,
+        unique: bool | Sequence[bool] = False,
     ) -> list[Job]:
         """Add many jobs with one write and one sync: after a crash all of them are there, or none.
 
@@ -101,7 +101,10 @@ class Adding(Core):
                 raise InvalidOptionError(
                     option, f"has {len(given)} entries for {len(values)} payloads; nothing was stored"
                 )
-        if unique and None in ids:
+        keys = [False] * len(values)
+        if unique is not False:
+            keys = [bool(is_key) for is_key in _each("unique", unique, len(values))]
+        if any(keys) and any(is_key and job_id is None for is_key, job_id in zip(keys, ids, strict=True)):
             raise InvalidOptionError("unique", "is about job_ids, and one is missing; nothing was stored")
         if not values:
             return []
@@ -127,9 +130,7 @@ class Adding(Core):
         ]  # fmt: skip
         if all(job_id is None for job_id in ids):
             return self._append_jobs(records)
-        return self._enqueue_known(
-            records, [job_id is not None for job_id in ids], unique=[bool(unique)] * len(records)
-        )
+        return self._enqueue_known(records, [job_id is not None for job_id in ids], unique=keys)
 
     def _append_alike(
         self, values: list[Any], now: float, *, priority: Any, delay: Any, max_attempts: Any, visibility_timeout: Any

@@ -191,7 +191,7 @@ class AsyncQueue:
         job_ids: Sequence[str | None] | None = None,
         metas: Sequence[dict[str, Any] | None] | None = None,
         visibility_timeout: float | Sequence[float | None] | None = None,
-        unique: bool = False,
+        unique: bool | Sequence[bool] = False,
     ) -> list[Job]:
         """As ``Queue.enqueue_many``: all are on the disk, or none. Cancelled, it is like ``enqueue``."""
         values = list(payloads) if isinstance(payloads, Iterable) else payloads  # not iterated in a foreign thread

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nobroker_django.engine import options
+from nobroker_django.engine import options as checks
 from nobroker_django.engine.once import Entry
 from nobroker_django.engine.payload import decode_payload, encode_payload
 
@@ -24,10 +24,9 @@ _lock = threading.Lock()
 _last = 0
 
 
-class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The jobs (id and payload) and options of a call; ``due`` in Unix seconds."""
+class Options(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Those of a job; ``due`` in Unix seconds."""
 
-    jobs: list[tuple[str, msgspec.Raw]]
     priority: int = 0
     due: float | None = None
     max_attempts: int | None = None
@@ -35,26 +34,38 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     unique: bool = False
 
 
+class Stored(Options, frozen=True, omit_defaults=True, kw_only=True):
+    """The jobs (id and payload) of a call, with its options; ``each`` has those of the jobs where they differ."""
+
+    jobs: list[tuple[str, msgspec.Raw]]
+    each: list[Options] = []
+
+
 _decoder = msgspec.json.Decoder(Stored)
 
 
 def known_until(called_at: float, retention: float) -> float:
     """Until when a row of this moment may be swept (Unix seconds)."""
-    return options.latest(called_at, retention + SWEEP_SECONDS)
+    return checks.latest(called_at, retention + SWEEP_SECONDS)
 
 
 def pack(entries: Sequence[Entry]) -> bytes:
-    """The entries of one call, which share their options, as bytes for the database."""
-    first = entries[0]
-    stored = Stored(
-        [(entry.job_id, msgspec.Raw(encode_payload(entry.payload))) for entry in entries],
-        priority=first.priority,
-        due=first.due,
-        max_attempts=first.max_attempts,
-        visibility_timeout=first.visibility_timeout,
-        unique=first.unique,
+    """The entries of one call as bytes for the database."""
+    each = [
+        Options(
+            priority=entry.priority,
+            due=entry.due,
+            max_attempts=entry.max_attempts,
+            visibility_timeout=entry.visibility_timeout,
+            unique=entry.unique,
+        )
+        for entry in entries
+    ]
+    alike = all(options == each[0] for options in each)
+    jobs = [(entry.job_id, msgspec.Raw(encode_payload(entry.payload))) for entry in entries]
+    return msgspec.json.encode(
+        Stored(jobs=jobs, **msgspec.structs.asdict(each[0])) if alike else Stored(jobs=jobs, each=each)
     )
-    return msgspec.json.encode(stored)
 
 
 def unpack(content: bytes, known_until: float) -> list[Entry]:
@@ -67,18 +78,20 @@ def unpack(content: bytes, known_until: float) -> list[Entry]:
         stored = _decoder.decode(content)
     except msgspec.DecodeError as error:
         raise ValueError(f"the content of the row is not that of an outbox: {error}") from None
+    if stored.each and len(stored.each) != len(stored.jobs):
+        raise ValueError("the content of the row has options for another number of jobs than it has")
     return [
         Entry(
             job_id=job_id,
             payload=decode_payload(payload),
             known_until=known_until,
-            due=stored.due,
-            priority=stored.priority,
-            max_attempts=stored.max_attempts,
-            visibility_timeout=stored.visibility_timeout,
-            unique=stored.unique,
+            due=options.due,
+            priority=options.priority,
+            max_attempts=options.max_attempts,
+            visibility_timeout=options.visibility_timeout,
+            unique=options.unique,
         )
-        for job_id, payload in stored.jobs
+        for (job_id, payload), options in zip(stored.jobs, stored.each or [stored] * len(stored.jobs), strict=True)
     ]
 
 

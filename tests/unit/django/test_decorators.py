@@ -4,10 +4,13 @@ import asyncio
 import functools
 import inspect
 import math
+import pickle
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
+from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from nobroker_django import (
     BackoffPolicy,
@@ -112,6 +115,74 @@ def test_enqueue_many_stores_nothing_when_one_call_is_wrong():
     with pytest.raises(InvalidOptionError, match="job_id"):
         add.using(job_id="x").enqueue_many([add.s(1)])
     assert stored() == []
+
+
+def options_of(result):
+    job = get_queue(result.queue_name).get(result.id) if result._memory is None else result._job
+    due = round(job.available_at - job.enqueued_at)
+    return job.payload["args"], job.priority, due, job.max_attempts, job.visibility_timeout
+
+
+@pytest.mark.contract("DJ-01")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("immediate", [False, True])
+@pytest.mark.parametrize("outbox", [False, True])
+@pytest.mark.parametrize("block", [nullcontext, transaction.atomic])
+def test_enqueue_many_honours_what_was_chosen_for_each_call(settings, immediate, outbox, block):
+    settings.NOBROKER = {**settings.NOBROKER, "OUTBOX": outbox, "IMMEDIATE": immediate}
+    task = add.using(priority=1, max_attempts=9)
+    with block():
+        results = task.enqueue_many(
+            [
+                add.s(0),
+                add.using(job_id="mine").s(1),
+                add.using(delay=3600, priority=0).s(2),
+                add.using(run_after=timedelta(hours=2), max_attempts=2).using(visibility_timeout=77).s(3),
+            ]
+        )
+    attempts = [1] * 4 if immediate else [9, 9, 9, 2]  # there is but one where jobs are run at once
+    assert [options_of(result) for result in results] == [
+        ([0], 1, 0, attempts[0], None),
+        ([1], 1, 0, attempts[1], None),
+        ([2], 0, 3600, attempts[2], None),
+        ([3], 1, 7200, attempts[3], 77),
+    ]
+    assert results[1].id == "mine"
+    assert add.using(job_id="mine").enqueue(1).created is False
+
+
+@pytest.mark.contract("DJ-01")
+def test_the_calls_of_one_enqueue_many_go_to_the_queue_that_was_chosen_for_them():
+    results = add.enqueue_many([add.using(queue_name="emails").s(number) for number in range(2)])
+    assert [result.queue_name for result in results] == ["emails", "emails"]
+    assert get_queue("emails").stats().ready == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"queue_name": "emails"}, r"^queue_name: calls\[1\] has 'emails' and calls\[0\] has 'default'"),
+        ({"database": "other"}, r"^database: calls\[1\] has 'other' and calls\[0\] has None"),
+        ({"on_commit": False}, r"^on_commit: calls\[1\] has False and calls\[0\] has None"),
+    ],
+)
+def test_calls_that_cannot_be_one_write_are_refused(other, text):
+    with pytest.raises(InvalidOptionError, match=text) as caught:
+        add.enqueue_many([add.s(0), add.using(**other).s(1)])
+    assert f"Call enqueue_many once for each {next(iter(other))}" in str(caught.value)
+    assert stored() == []
+
+
+@pytest.mark.contract("DJ-01")
+def test_a_task_that_was_pickled_knows_what_was_chosen_for_it():
+    later = pickle.loads(pickle.dumps(add.using(delay=3600)))
+    assert options_of(add.enqueue_many([later.s(0)])[0])[2] == 3600
+
+
+@pytest.mark.contract("DJ-01", "ENQ-05")
+def test_aenqueue_many_stores_all_calls():
+    results = asyncio.run(add.aenqueue_many(add.s(n) for n in range(3)))
+    assert [get_queue().get(result.id).payload["args"] for result in results] == [[0], [1], [2]]
 
 
 @pytest.mark.contract("DJ-01")

@@ -31,7 +31,7 @@ def module(tmp_path, monkeypatch, settings):
     made = []
 
     def make(name: str, source: str) -> Path:
-        path = tmp_path / f"{name}.py"
+        path: Path = tmp_path / f"{name}.py"
         path.write_text(source)
         made.append(name)
         settings.NOBROKER = {**settings.NOBROKER, "IMPORTS": list(made)}

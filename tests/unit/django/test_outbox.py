@@ -16,7 +16,7 @@ from nobroker_django import JobConflictError, JobNotFoundError, StorageError
 from nobroker_django.engine.errors import TooLateError
 from nobroker_django.outbox import checks, holding
 from nobroker_django.outbox.models import OutboxRow
-from nobroker_django.outbox.rows import SWEEP_SECONDS
+from nobroker_django.outbox.rows import SWEEP_SECONDS, unpack
 from nobroker_django.outbox.sweeping import Standing, databases, standing, sweep, sweep_old
 from nobroker_django.queues import get_queue
 from nobroker_django.worker.options import WorkerOptions
@@ -176,6 +176,25 @@ def test_a_row_that_stayed_is_swept_with_its_id_and_options_and_stays_one_job(dy
     assert standing("default") == Standing()
     assert sweep("default").rows == 0
     assert get_queue("emails").stats().total == 1
+
+
+@pytest.mark.contract("DJ-02")
+def test_a_row_of_several_jobs_keeps_the_options_of_each(dying):
+    with dying(), transaction.atomic():
+        results = add.enqueue_many(
+            [add.s(1), add.using(priority=7, max_attempts=4, visibility_timeout=9, delay=3600).s(2)]
+        )
+    assert sweep("default").jobs == 2
+    first, second = (get_queue().get(result.id) for result in results)
+    assert (first.priority, first.max_attempts, first.visibility_timeout) == (0, 5, None)
+    assert (second.priority, second.max_attempts, second.visibility_timeout) == (7, 4, 9)
+    assert first.available_at <= first.enqueued_at
+    assert 3590 < second.available_at - second.enqueued_at <= 3600
+
+
+def test_a_row_with_the_options_of_another_number_of_jobs_is_none_of_ours():
+    with pytest.raises(ValueError, match="another number of jobs"):
+        unpack(b'{"jobs":[["a",1],["b",2]],"each":[{}]}', 2e9)
 
 
 def test_a_delay_counts_from_the_call_however_late_the_sweep(dying, monkeypatch):

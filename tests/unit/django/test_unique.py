@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
+from contextlib import nullcontext
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -138,6 +139,23 @@ def test_enqueue_many_stores_each_key_once(make):
     assert [result.created for result in results] == [True, True, False, False]
     assert results[0].id == results[2].id
     assert get_queue().stats().total == 3
+
+
+@pytest.mark.contract("ENQ-04", "ENQ-05")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("outbox", [False, True])
+@pytest.mark.parametrize("block", [nullcontext, transaction.atomic])
+def test_a_job_id_of_one_call_of_several_goes_before_its_key(make, settings, outbox, block):
+    settings.NOBROKER = {**settings.NOBROKER, "OUTBOX": outbox}
+    made = make(sync, unique=["account"])
+    with block():
+        results = made.enqueue_many([made.s(1), made.using(job_id="mine").s(1), made.s(1, full=True)])
+    assert [result.created for result in results] == [True, True, False]
+    assert results[1].id == "mine"
+    assert [deliver() for _ in range(2)] == [Outcome.SUCCEEDED] * 2
+    with block():
+        again = made.enqueue_many([made.s(1), made.using(job_id="mine").s(1)])
+    assert [result.created for result in again] == [True, False]  # a key is free when its job is done, an id is not
 
 
 @pytest.mark.contract("ENQ-04", "DJ-02")

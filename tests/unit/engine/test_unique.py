@@ -79,6 +79,18 @@ def test_in_one_write_and_with_other_ids(queue):
     assert [job.created for job in queue.enqueue_many([5, 6], job_ids=["a", "c"], unique=True)] == [True, True]
 
 
+def test_enqueue_many_takes_one_answer_for_all_or_one_for_each(queue):
+    jobs = queue.enqueue_many([1, 2, 3], job_ids=["a", "b", None], unique=[True, False, False])
+    assert [job.created for job in jobs] == [True, True, True]
+    assert finish(queue) == [1, 2, 3]
+    jobs = queue.enqueue_many([1, 2], job_ids=["a", "b"], unique=[True, False])
+    assert [job.created for job in jobs] == [True, False]
+    with pytest.raises(InvalidOptionError, match="unique: is about job_ids"):
+        queue.enqueue_many([1, 2], job_ids=["a", None], unique=[False, True])
+    with pytest.raises(InvalidOptionError, match="unique: has 1 entries for 2 payloads"):
+        queue.enqueue_many([1, 2], job_ids=["a", "b"], unique=[True])
+
+
 def test_a_key_is_an_id(queue):
     with pytest.raises(InvalidOptionError, match="unique: is about a job_id"):
         queue.enqueue(1, unique=True)
