@@ -19,14 +19,12 @@ from .arguments import AnnotationError
 from .decorators import Task
 from .discovery import find_or_import
 from .engine.errors import InvalidOptionError
-from .engine.inspection import queue_exists
-from .engine.job import Job
 from .enqueueing import enqueue_one
 from .limits import chosen_limits
 from .memory import Memory, of_settings
 from .naming import named
 from .options import CallOptions
-from .results import JobResult, ResultNotFoundError, look_up, name_in, result_of
+from .results import JobResult, found_in_queues, name_in, result_of
 
 if not compat.AVAILABLE:
     raise ImportError(
@@ -109,7 +107,10 @@ class TaskBackend(compat.BaseTaskBackend):
             TaskResultMismatch: it is no call of a task that is known here.
         """
         memory = self.memory or of_settings()
-        found = _in_queues(result_id) if memory is None else memory.find(result_id)
+        try:
+            found = next(found_in_queues(result_id, memory=memory), None)
+        except InvalidOptionError:
+            found = None  # no job can have such an id
         if found is None:
             raise compat.TaskResultDoesNotExist(result_id)
         queue, job = found
@@ -183,17 +184,6 @@ class DummyBackend(TaskBackend):
         """Forget it."""
         assert self.memory is not None
         self.memory.clear()
-
-
-def _in_queues(job_id: str) -> tuple[str, Job] | None:
-    settings = conf.get_settings()
-    for queue in settings.queues:
-        if queue_exists(settings.dir, queue):
-            try:
-                return queue, look_up(queue, job_id)
-            except (ResultNotFoundError, InvalidOptionError):
-                pass
-    return None
 
 
 _CALL_OPTIONS = ("max_attempts", "visibility_timeout", "job_id", "database", "on_commit")

@@ -267,10 +267,10 @@ class Task(Generic[P, R]):
         return chosen
 
     def get_result(self, job_id: str, /) -> JobResult[R]:
-        """The result of a job of this task, looked up in the task's queue (``using(queue_name=...)`` for another).
+        """The result of a job of this task, looked up in the task's queue (``using()`` may name another), then in all.
 
         Raises:
-            JobNotFoundError: the queue knows no such job (not committed yet, rolled back, or compacted away).
+            JobNotFoundError: no queue knows such a job (not committed yet, rolled back, or compacted away).
             InvalidOptionError: the job belongs to another task.
         """
         return load_result(self, self.options.queue_name, job_id)

@@ -83,13 +83,6 @@ class Memory:
             raise JobNotFoundError(job_id, queue)
         return replace(job, created=False)
 
-    def find(self, job_id: str) -> tuple[str, Job] | None:
-        """The queue and a copy of a job of which the queue is not known."""
-        for queue, known in self._jobs:
-            if known == job_id:
-                return queue, self.get(queue, known)
-        return None
-
     def ids(self) -> list[str]:
         """Of all jobs, oldest first."""
         return [job_id for _, job_id in self._jobs]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import enum
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from asgiref.sync import sync_to_async
 from django.utils.module_loading import import_string
 
-from . import compat
+from . import compat, conf
 from .datetimes import moment
 from .engine.errors import InvalidOptionError, JobConflictError, JobNotFoundError, NobrokerError
+from .engine.inspection import queue_exists
 from .engine.job import Job, JobError, JobState
 from .memory import Memory, of_settings
 from .queues import get_queue
@@ -324,14 +326,39 @@ class JobResult(_TaskResult, Generic[R]):
 def load_result(task: Task[Any, R], queue_name: str, job_id: str) -> JobResult[R]:
     """The result of a job that was enqueued before, perhaps by another process.
 
+    Args:
+        queue_name: where it is looked for first.
+
     Raises:
-        ResultNotFoundError: the queue knows no such job.
+        ResultNotFoundError: no queue knows such a job.
         InvalidOptionError: the job belongs to another task, or there is no such queue.
     """
-    job = look_up(queue_name, job_id)
-    if name_in(job) not in (task.name, *task.aliases):
-        raise InvalidOptionError("job_id", f"job {job_id!r} of queue {queue_name!r} is no call of {task.name}")
-    return JobResult(task, queue_name, job_id, job)
+    conf.queue_settings(queue_name)
+    other = None
+    for queue, job in found_in_queues(job_id, first=queue_name):
+        if name_in(job) in (task.name, *task.aliases):
+            return result_of(task, queue, job)
+        other = other or queue
+    if other is None:
+        raise ResultNotFoundError(job_id, queue_name)
+    raise InvalidOptionError("job_id", f"job {job_id!r} of queue {other!r} is no call of {task.name}")
+
+
+def found_in_queues(job_id: str, *, first: str = "", memory: Memory | None = None) -> Iterator[tuple[str, Job]]:
+    """The jobs of that id, at most one in a queue, each with its queue. An id of the caller's may be in several.
+
+    Args:
+        first: the queue that is asked first.
+        memory: where it is if it is in no queue; that of the settings is used if there is one.
+    """
+    settings, memory = conf.get_settings(), memory or of_settings()
+    for queue in sorted(settings.queues, key=lambda name: name != first):
+        if memory is None and not queue_exists(settings.dir, queue):
+            continue  # asking it would make it
+        try:
+            yield queue, look_up(queue, job_id, memory)
+        except ResultNotFoundError:
+            pass
 
 
 def _shown(task: Task[Any, Any], job: Job | None) -> Any:

@@ -224,6 +224,8 @@ def test_a_job_that_is_no_call_of_a_known_task_is_a_mismatch():
 def test_looking_for_a_result_creates_no_queue(settings):
     with pytest.raises(compat.TaskResultDoesNotExist):
         backend().get_result("123")
+    with pytest.raises(compat.TaskResultDoesNotExist):
+        backend().get_result(123)
     assert not settings.NOBROKER["DIR"].exists()
 
 

@@ -212,6 +212,31 @@ def test_get_result_finds_the_job_again():
         keep.get_result(result.id)
 
 
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_result_is_found_in_whatever_queue_it_is_the_tasks_own_first(settings, immediate):
+    settings.NOBROKER = {**settings.NOBROKER, "IMMEDIATE": immediate}
+    elsewhere = add.using(queue_name="emails").enqueue(3)
+    found = add.get_result(elsewhere.id)
+    assert (found.id, found.queue_name, found.args) == (elsewhere.id, "emails", [3])
+    found.refresh()
+    for queue in ("default", "emails"):
+        add.using(queue_name=queue, job_id="in both").enqueue(1)
+        assert add.using(queue_name=queue).get_result("in both").queue_name == queue
+    keep.using(job_id="of two tasks").enqueue(1)
+    add.using(job_id="of two tasks", queue_name="emails").enqueue(1)
+    assert add.get_result("of two tasks").queue_name == "emails"
+    with pytest.raises(InvalidOptionError, match=r"job 'in both' of queue 'default' is no call of .*keep"):
+        keep.get_result("in both")
+
+
+def test_looking_for_a_result_makes_no_queue(settings):
+    with pytest.raises(JobNotFoundError):
+        add.get_result("nothing")
+    assert not settings.NOBROKER["DIR"].exists()
+    with pytest.raises(InvalidOptionError, match="there is no queue 'nowhere'"):
+        add.using(queue_name="nowhere").get_result("nothing")
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 1}), ((1,), {"a": 1}), ((), {"b": 1})]
 )
