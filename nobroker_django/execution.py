@@ -108,12 +108,17 @@ AsyncGuard = Callable[[Task[Any, Any], Coroutine[Any, Any, Any]], Awaitable[Any]
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """A task that has run (or could not), and what the queue has to be told of it."""
+    """A task that has run (or could not), and what the queue has to be told of it.
+
+    ``interrupted``: it raised ``KeyboardInterrupt``. In a worker that is its failure; where a person's Ctrl-C reaches
+    the thread of the task, it is for the program.
+    """
 
     job: Job
     task: str
     seconds: float
     ended: Ended
+    interrupted: bool
 
 
 def perform(queue: str, job: Job, guard: Guard | None = None, memory: Memory | None = None) -> Performed:
@@ -243,7 +248,8 @@ class _Run:
 
     def performed(self) -> Performed:
         """What is to be told."""
-        return Performed(self._job, self._name, time.monotonic() - self._started, self.ended)
+        interrupted = issubclass(type(self.failure), KeyboardInterrupt)
+        return Performed(self._job, self._name, time.monotonic() - self._started, self.ended, interrupted)
 
     @property
     def _name(self) -> str:
@@ -373,7 +379,15 @@ def execute(queue: WorkerQueue, job: Job) -> Report:
     Raises:
         NobrokerError: the outcome could not be recorded.
     """
-    performed = perform_here(queue.name, job)
+    return record(queue, perform_here(queue.name, job))
+
+
+def record(queue: WorkerQueue, performed: Performed) -> Report:
+    """Record what became of a job, durably.
+
+    Raises:
+        NobrokerError: the outcome could not be recorded.
+    """
     answer = queue.exchange([performed.ended])
     answer.confirm()
     return report_of(performed, answer.settled[0])

@@ -102,8 +102,7 @@ class Memory:
         ended = as_ended(job, performed.ended)
         assert ended is not None, "one attempt is all that there is"
         self._jobs[key] = ended
-        failure = performed.ended.failure
-        if failure is not None and failure.error_class == "KeyboardInterrupt":
+        if performed.interrupted:
             raise KeyboardInterrupt
         return replace(ended)
 

@@ -21,11 +21,13 @@ from . import conf
 from .discovery import discover
 from .engine.inspection import queue_exists
 from .engine.job import Job, JobState
-from .execution import Report, execute
+from .execution import Report, perform_here, record
 from .queues import get_queue, open_queue
 
 if TYPE_CHECKING:
     from django.test import SimpleTestCase as _TestCase
+
+    from .engine.worker_queue import WorkerQueue
 else:
     _TestCase = object
 
@@ -44,6 +46,7 @@ def run_jobs(*queues: str, delayed: bool = False, limit: int = 1000) -> list[Rep
         How each delivery ended, in the order in which they ran.
 
     Raises:
+        KeyboardInterrupt: somebody wants to stop the tests; the job that was running is given back.
         RuntimeError: there were more than ``limit``; those have run.
         InvalidOptionError: there is no such queue.
         NobrokerError: a queue could not be used.
@@ -57,7 +60,7 @@ def run_jobs(*queues: str, delayed: bool = False, limit: int = 1000) -> list[Rep
             get_queue(found[0]).release([found[1]])
             raise RuntimeError(f"{limit} jobs have run, and there are more. Does a job enqueue itself? See limit=.")
         queue, job = found
-        reports.append(execute(get_queue(queue), job))
+        reports.append(_deliver(get_queue(queue), job))
     return reports
 
 
@@ -123,6 +126,17 @@ class NobrokerTestMixin(_TestCase):
     def committed(self, *queues: str, delayed: bool = False, using: str = "default") -> Any:
         """See ``testing.committed``."""
         return committed(*queues, delayed=delayed, using=using)
+
+
+def _deliver(queue: WorkerQueue, job: Job) -> Report:
+    try:
+        performed = perform_here(queue.name, job)
+        if performed.interrupted:
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:  # or it came while this thread waited for the one of a coroutine
+        queue.release([job])
+        raise
+    return record(queue, performed)
 
 
 def _next(queues: tuple[str, ...], *, delayed: bool) -> tuple[str, Job] | None:

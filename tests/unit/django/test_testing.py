@@ -38,6 +38,29 @@ def test_run_jobs_runs_what_is_there_in_this_thread_and_tells_how_it_ended(make,
     assert nobroker.run_jobs() == []
 
 
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_who_interrupts_run_jobs_interrupts_the_test_and_the_job_is_given_back(make, nobroker, coroutine):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    async def interrupted_later():
+        raise KeyboardInterrupt
+
+    result = make(interrupted_later if coroutine else interrupted, name="interrupted").enqueue()
+    with pytest.raises(KeyboardInterrupt):
+        nobroker.run_jobs()
+    result.refresh()
+    assert (result.status, result.attempts, result.errors) == ("READY", 0, [])
+
+
+def test_a_task_that_exits_is_a_failed_job_of_run_jobs(make, nobroker):
+    def leave():
+        raise SystemExit(3)
+
+    make(leave, name="leave").enqueue()
+    assert [report.error for report in nobroker.run_jobs()] == ["SystemExit: 3"]
+
+
 def test_run_jobs_runs_what_jobs_enqueue_also_in_other_queues(make, nobroker):
     make(lambda: send.enqueue("a").id, name="first").enqueue()
     assert [report.task for report in run_jobs()] == ["first", send.name]
