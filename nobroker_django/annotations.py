@@ -35,6 +35,7 @@ _KEYS = (
     types.AnyType, types.StrType, types.IntType, types.EnumType, types.LiteralType, types.UUIDType, types.DateType,
     types.DateTimeType, types.TimeType, types.TimeDeltaType, types.DecimalType, types.BytesType, types.UnionType,
 )  # fmt: skip
+_MARKS = tuple(getattr(typing, name) for name in ("Required", "NotRequired", "ReadOnly") if hasattr(typing, name))
 _UNANNOTATED = (typing.Unpack, typing.ParamSpecArgs, typing.ParamSpecKwargs)
 
 
@@ -69,6 +70,44 @@ def namespace_of(function: Callable[..., Any]) -> Mapping[str, Any] | None:
     if getattr(inner, "__no_type_check__", False):
         return None
     return getattr(inner, "__globals__", {})
+
+
+class NotGiven:
+    """The default of a key that a ``TypedDict`` does not require."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+NOT_GIVEN = NotGiven()
+
+
+def spread(parameter: inspect.Parameter, namespace: Mapping[str, Any] | None) -> list[inspect.Parameter]:
+    """``**options: Unpack[Options]`` of a ``TypedDict`` as the keyword parameters that it means; any other as it is.
+
+    Raises:
+        UnresolvedError: see there.
+    """
+    if parameter.kind is not inspect.Parameter.VAR_KEYWORD or namespace is None:
+        return [parameter]
+    wanted = _resolved(parameter.annotation, namespace)
+    if get_origin(wanted) is not typing.Unpack:
+        return [parameter]
+    (options,) = get_args(wanted)
+    try:
+        hints = typing.get_type_hints(options, include_extras=True)
+        required = options.__required_keys__
+    except (NameError, AttributeError) as error:
+        raise UnresolvedError(f"{type(error).__name__}: {error}") from None
+    found = []
+    for name, hint_of_key in hints.items():
+        needed, annotation = name in required, hint_of_key
+        while (mark := get_origin(annotation)) in _MARKS:
+            needed = mark is typing.Required or (needed and mark is not typing.NotRequired)
+            (annotation,) = get_args(annotation)
+        default = inspect.Parameter.empty if needed else NOT_GIVEN
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    return found
 
 
 def converter_of(annotation: Any, namespace: Mapping[str, Any] | None) -> Converter | None:

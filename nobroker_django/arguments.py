@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, ForwardRef
 
-from .annotations import AmbiguousError, UnresolvedError, UnsupportedError, converter_of
+from .annotations import AmbiguousError, UnresolvedError, UnsupportedError, converter_of, spread
 from .binding import Binding
 from .converters import Converter
 from .engine.errors import SerializationError, TaskArgumentError
@@ -54,13 +54,22 @@ class Arguments:
     """
 
     def __init__(self, task: str, signature: inspect.Signature, namespace: Mapping[str, Any] | None) -> None:
-        self.binding = Binding(signature)
         self._task = task
         self._namespace = namespace
+        self._late: dict[str, str] = {}
         self._converters: dict[str, Converter | None] = {}
         self._unresolved: dict[str, str] = {}
-        self._late: dict[str, str] = {}
+        parameters: list[Parameter] = []
         for parameter in signature.parameters.values():
+            try:
+                parameters += spread(parameter, namespace)
+            except (UnresolvedError, UnsupportedError):
+                parameters.append(parameter)  # its converter says so
+        try:
+            self.binding = Binding(signature.replace(parameters=parameters))
+        except ValueError as error:  # for a key of a TypedDict
+            raise self._error(parameter.name, parameter.annotation, str(error)) from None
+        for parameter in parameters:
             self._settle(parameter)
         self._free = not self._unresolved and not any(self._converters.values())
 
@@ -70,6 +79,8 @@ class Arguments:
         Raises:
             TaskArgumentError: they do not fit the signature or their annotations, see also its subclasses.
         """
+        if self._unresolved:
+            self._look_up_again()
         try:
             self.binding.check(args, kwargs)
         except TypeError as error:
@@ -89,6 +100,8 @@ class Arguments:
         Raises:
             TypeError: they do not fit the signature or their annotations.
         """
+        if self._unresolved:
+            self._look_up_again()
         self.binding.check(args, kwargs)
         try:
             return self._converted(args, kwargs, Converter.from_json)
@@ -119,8 +132,6 @@ class Arguments:
     ) -> tuple[list[Any], dict[str, Any]]:
         if self._free:
             return list(args), dict(kwargs)
-        if self._unresolved:
-            self._look_up_again()
         converters, binding = self._converters, self.binding
         values = list(args)
         for index, (value, name) in enumerate(
@@ -138,9 +149,15 @@ class Arguments:
 
     def _look_up_again(self) -> None:
         for name in list(self._unresolved):
+            parameter = self.binding.signature.parameters[name]
             try:
-                self._settle(self.binding.signature.parameters[name])
+                self._settle(parameter)
+                if parameter.kind is Parameter.VAR_KEYWORD:  # perhaps they are known one by one now
+                    anew = Arguments(self._task, self.binding.signature, self._namespace)
+                    self._converters = {**self._converters, **anew._converters}
+                    self.binding = anew.binding
             except AnnotationError as error:  # a class that came later, and cannot be passed
+                self._unresolved.pop(name, None)
                 self._late[name] = str(error).rstrip(".")
                 self._refuse(name, self._late[name])
 
@@ -149,6 +166,7 @@ class Arguments:
         name, annotation = parameter.name, parameter.annotation
         self._unresolved.pop(name, None)
         try:
+            spread(parameter, self._namespace)
             self._converters[name] = converter_of(annotation, self._namespace)
         except UnresolvedError as error:
             reason = (

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .annotations import NOT_GIVEN
 from .arguments import Arguments
 from .engine.errors import InvalidOptionError, SerializationError, TaskArgumentError
 from .engine.payload import encode_payload, payload_digest
@@ -40,6 +41,7 @@ class UniqueKey:
         self._function = chosen if callable(chosen) else None
         parameters = arguments.binding.signature.parameters
         names = list(parameters) if chosen is True else [] if callable(chosen) else _names(chosen)
+        self._all = chosen is True
         for name in names:
             if name not in parameters:
                 raise InvalidOptionError(
@@ -48,7 +50,8 @@ class UniqueKey:
         self._names = names
         self._defaults: dict[str, Any] = {}
         for name in names:
-            if parameters[name].default is not inspect.Parameter.empty and name not in arguments.unusable():
+            default = parameters[name].default
+            if not (default is inspect.Parameter.empty or default is NOT_GIVEN or name in arguments.unusable()):
                 self._default(name)
 
     def job_id(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: Mapping[str, Any]) -> str:
@@ -67,8 +70,13 @@ class UniqueKey:
         return f"{PREFIX}{self._task[:_NAME_CHARACTERS]}:{digest[:_DIGITS]}"
 
     def _values(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        given = self._arguments.binding.signature.bind(*payload["args"], **payload["kwargs"]).arguments
-        return {name: given[name] if name in given else self._default(name) for name in self._names}
+        signature = self._arguments.binding.signature
+        given = signature.bind(*payload["args"], **payload["kwargs"]).arguments
+        return {
+            name: given[name] if name in given else self._default(name)
+            for name in (signature.parameters if self._all else self._names)
+            if name in given or signature.parameters[name].default is not NOT_GIVEN
+        }
 
     def _default(self, name: str) -> Any:
         """The default of a parameter as it would be stored; ``None`` where ``*args`` or ``**kwargs`` got nothing."""

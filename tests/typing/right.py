@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, assert_type
+from typing import Any, NotRequired, TypedDict, Unpack, assert_type
 from uuid import UUID
 
 from nobroker_django import BackoffPolicy, JobResult, TaskContext, task
@@ -82,6 +82,20 @@ async def caller_without_context(context: TaskContext, day: date) -> None:
     assert_type(await later_in_context(context, day), date)
     in_context.call(context, 1)
     await later_in_context.acall(context, day)
+
+
+class Options(TypedDict):
+    day: date
+    note: NotRequired[str]
+
+
+@task
+def with_options(number: int, **options: Unpack[Options]) -> None: ...
+
+
+def caller_with_options(day: date) -> None:
+    with_options.enqueue(1, day=day)
+    with_options.enqueue_many([with_options.s(1, day=day, note="x")])
 
 
 async def typed_caller(when: datetime, who: UUID, days: Sequence[date]) -> None:

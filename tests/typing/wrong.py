@@ -5,6 +5,7 @@ error of its own, so this file is clean only if every one is refused.
 """
 
 from datetime import date, datetime
+from typing import NotRequired, TypedDict, Unpack
 from uuid import UUID
 
 from nobroker_django import JobResult, TaskContext, task
@@ -52,6 +53,21 @@ def nothing_to_take() -> None: ...
 
 @task(takes_context=True)  # type: ignore[arg-type]
 def only_by_name(*, context: TaskContext) -> None: ...
+
+
+class Options(TypedDict):
+    day: date
+    note: NotRequired[str]
+
+
+@task
+def with_options(number: int, **options: Unpack[Options]) -> None: ...
+
+
+def caller_with_options(day: date) -> None:
+    with_options.enqueue(1)  # type: ignore[call-arg]
+    with_options.enqueue(1, day="2030-01-01")  # type: ignore[arg-type]
+    with_options.s(1, day=day, other=1)  # type: ignore[call-arg]
 
 
 async def typed_caller(when: datetime, who: UUID) -> None:

@@ -7,8 +7,19 @@ import types
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Optional, no_type_check
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NotRequired,
+    Optional,
+    Required,
+    TypedDict,
+    Unpack,
+    no_type_check,
+)
 
+import msgspec
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -143,6 +154,68 @@ def test_names_of_parameters_do_not_get_in_each_others_way(make):
     make(work).enqueue(day, 2, day, only=day, first=timedelta(1), rest=timedelta(2), more=timedelta(3))
     deliver()
     assert [(day, 2, (day,), day, {"first": timedelta(1), "rest": timedelta(2), "more": timedelta(3)})] == SEEN
+
+
+class Filters(TypedDict):
+    day: date
+    size: NotRequired[Decimal | None]
+
+
+class Choices(Filters, total=False):
+    key: Required[uuid.UUID]
+    parts: Annotated[list[Annotated[int, msgspec.Meta(ge=1)]], "of it"]
+
+
+def choose(number: int, **choices: Unpack[Choices]) -> None:
+    SEEN.append((number, choices))
+
+
+@pytest.mark.contract("DJ-03", "DJ-04")
+def test_keyword_arguments_that_a_typed_dictionary_names_are_checked_and_arrive_in_their_types(make):
+    made = make(choose)
+    given: Choices = {"day": date(2030, 1, 1), "key": WHO, "size": Decimal("1.50"), "parts": [1, 2]}
+    result = made.enqueue(1, **given)
+    made.enqueue(2, key=WHO, day=date(2030, 1, 1))
+    assert get_queue().get(result.id).payload["kwargs"] == {
+        "day": "2030-01-01", "key": str(WHO), "size": "1.50", "parts": [1, 2]
+    }  # fmt: skip
+    assert [deliver().outcome for _ in range(2)] == [Outcome.SUCCEEDED] * 2
+    assert [(1, given), (2, {"key": WHO, "day": date(2030, 1, 1)})] == SEEN
+    for wrong in ({"day": None}, {"day": "2030-01-01"}, {"size": 1}, {"parts": [0]}, {"key": str(WHO)}):
+        with pytest.raises(ArgumentError) as raised:
+            made.enqueue(1, **{**given, **wrong})
+        assert raised.value.parameter in wrong
+    for args, kwargs in (((1,), {"key": WHO}), ((1,), {**given, "more": 1}), ((1, 2), given)):
+        with pytest.raises(TaskArgumentError, match=r"the task\(number: int, \*, day: .*parts: .* = \.\.\.\)"):
+            made.enqueue(*args, **kwargs)
+    assert get_queue().stats().ready == 0
+
+
+def test_what_is_not_given_of_a_typed_dictionary_is_other_work_than_none(make):
+    made = make(choose, unique=True)
+    given: Choices = {"day": date(2030, 1, 1), "key": WHO}
+    calls: list[Choices] = [given, {**given, "size": None}, given, {**given, "size": Decimal(1)}]
+    assert [made.enqueue(1, **call).created for call in calls] == [True, True, False, True]
+    by_name = make(choose, name="by name", unique=["day", "size"])
+    assert [by_name.enqueue(1, **call).created for call in calls] == [True, True, False, True]
+
+
+def test_a_typed_dictionary_that_cannot_work_is_refused_at_the_decoration(make):
+    class Doubled(TypedDict):
+        number: int
+
+    class Unpassable(TypedDict):
+        request: HttpRequest
+
+    for kind, text in ((Doubled, "duplicate parameter name"), (Unpassable, "parameter 'request'.*values that the")):
+
+        def work(number: int, **rest) -> None: ...
+
+        work.__annotations__["rest"] = Unpack[kind]
+        with pytest.raises(AnnotationError, match=text):
+            make(work)
+
+        make(no_type_check(work), name=f"plain {kind.__name__}").enqueue(1, anything={"a": 1})
 
 
 def test_a_function_behind_another_decorator_keeps_its_annotations(make):
@@ -349,6 +422,48 @@ NOT_YET_EVALUATED = pytest.param(
 SOURCES = pytest.mark.parametrize(
     "source", [LATER, REFERENCES, NOT_YET_EVALUATED], ids=["text", "references", "not evaluated"]
 )
+
+
+OPTIONS = """
+from __future__ import annotations
+from datetime import date
+from typing import TypedDict, Unpack
+from nobroker_django import task
+
+@task
+def work(**options: Unpack[Options]) -> list[date]:
+    return [options["day"]]
+
+class Options(TypedDict):
+    day: Day
+"""
+
+
+@pytest.mark.contract("DJ-03")
+def test_a_typed_dictionary_further_down_is_found_at_the_first_use(late):
+    module = late(OPTIONS)
+    for _ in range(2):  # neither the class of the key is there
+        with pytest.raises(ArgumentError, match=r"has the annotation Unpack\[Options\], which cannot be looked up"):
+            module.work.enqueue(day=date(2030, 1, 1))
+    assert list(module.work.arguments.unusable()) == ["options"]
+    module.Day = date
+    result = module.work.enqueue(day=date(2030, 1, 1))
+    with pytest.raises(TaskArgumentError, match="missing a required"):
+        module.work.enqueue()
+    with pytest.raises(ArgumentError):
+        module.work.enqueue(day="2030-01-01")
+    assert module.work.arguments.unusable() == {}
+    assert deliver().outcome is Outcome.SUCCEEDED
+    result.refresh()
+    assert result.return_value == [date(2030, 1, 1)]
+
+
+def test_one_further_down_that_cannot_be_passed_is_refused_at_every_use(late):
+    module = late(OPTIONS)
+    module.Day = HttpRequest
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=r"parameter 'day'.* no JSON stands for"):
+            module.work.enqueue(day=1)
 
 
 @pytest.mark.contract("DJ-03")

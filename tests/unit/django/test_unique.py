@@ -121,6 +121,12 @@ def test_a_function_says_the_key_from_the_arguments_as_they_were_given(make):
     assert seen[:2] == [(1, date(2030, 5, 5), {}), (1, date(2030, 6, 6), {"full": True})]
 
 
+def test_it_is_no_option_of_a_call(make):
+    made: Any = make(sync, unique=True)
+    with pytest.raises(TypeError, match="'unique'"):
+        made.using(unique=False)
+
+
 @pytest.mark.parametrize("answer", [None, 3, "", b"x"])
 def test_a_function_that_says_no_text_is_an_error_of_the_call(make, answer):
     made = make(sync, unique=lambda account: answer)
