@@ -26,7 +26,7 @@ from .generations import Layout
 from .locks import Descriptor
 
 SAFETY_SECONDS = 1.0  # between two looks of somebody who waits for the bell
-LISTENING_SECONDS = 3.0  # how far ahead the word is written
+LISTENING_SECONDS = 5.0  # how far ahead the word is written
 POLL_SECONDS = 0.01  # between two looks where there is no FIFO
 _RENEWAL = 1.5  # the word is written anew when it lasts for less than so many looks
 _MANY_BYTES = 65536  # as much as a FIFO holds
@@ -64,12 +64,19 @@ class Bell:
         Raises:
             OSError: it could not be said.
         """
-        words, now = control.read(), self._clock()
-        left = words.listening / 1000 - now
-        if not _RENEWAL * SAFETY_SECONDS <= left <= LISTENING_SECONDS:  # more: the clock was set back
-            control.set_listening(int((now + LISTENING_SECONDS) * 1000))
+        words = control.read()
+        if not self._lasts(words):
+            control.set_listening(int((self._clock() + LISTENING_SECONDS) * 1000))
             words = control.read()
         return words.end
+
+    def listened(self, words: Words) -> Descriptor | None:
+        """The FIFO that is open here, if by these words nothing need be said before the next look."""
+        return self._open if self._lasts(words) else None
+
+    def _lasts(self, words: Words) -> bool:
+        left = words.listening / 1000 - self._clock()
+        return _RENEWAL * SAFETY_SECONDS <= left <= LISTENING_SECONDS  # more: the clock was set back
 
     def ring(self) -> None:
         """Wake one of those who listen. Never waits and never raises: what is missed here is found by looking."""
@@ -170,6 +177,11 @@ class Listening:
     def fd(self) -> int | None:
         """What to wait for."""
         return self._opened.fd if self._opened is not None else None
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Which FIFO that is."""
+        return self._opened.identity if self._opened is not None else None
 
     def release(self) -> None:
         """Do not wait any more."""

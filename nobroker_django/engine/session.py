@@ -382,8 +382,11 @@ class Session:
 
     # -- the bell
 
-    def listen(self) -> Listening:
+    def listen(self, *, lightly: bool = False) -> Listening:
         """Be woken when somebody appends work; see ``Listening``. To be renewed every ``SAFETY_SECONDS``.
+
+        Args:
+            lightly: as long as the word lasts, do not ask whether all files still have their names.
 
         Raises:
             QueueClosedError: the session is closed.
@@ -393,7 +396,11 @@ class Session:
                 raise self._closed_error()
             opened = end = None
             try:
-                if self._log is not None and self._lock_file is not None and self._still_named():
+                if lightly and self._lock_file is not None:
+                    words = self._lock_file.control.read()
+                    opened = self.bell.listened(words)
+                    end = None if opened is None else words.end
+                if opened is None and self._log is not None and self._lock_file is not None and self._still_named():
                     end = self._lock_file.control.read().end
                     opened = self.bell.open()
                     end = self.bell.announce(self._lock_file.control)

@@ -220,8 +220,11 @@ class WorkerQueue(Queue, Once):
             self._keep(promise)
         return taken
 
-    def sync_older(self, seconds: float) -> None:
+    def sync_older(self, seconds: float) -> bool:
         """Sync what was written so long ago, without a sync of its own, and was not synced by others since.
+
+        Returns:
+            Whether there is something that is younger, and not known to be durable.
 
         Raises:
             LockTimeoutError, OutcomeUnknownError: it is not known to be durable.
@@ -232,15 +235,17 @@ class WorkerQueue(Queue, Once):
         elif self._unsynced[1].passed():
             self._unsynced = None, self._unsynced[1]
             self._keep(self._decide(lambda decision: decision.promise()))
+            return False
+        return end is not None
 
     @property
     def has_holders(self) -> bool:
         """Whether workers held leases when that was last looked at."""
         return bool(self._holders)
 
-    def listen(self) -> Listening:
-        """Wait for the bell from now on: see ``bell``."""
-        return self._session.listen()
+    def listen(self, *, lightly: bool = False) -> Listening:
+        """Wait for the bell from now on: see ``bell``, and for ``lightly`` the session's ``listen``."""
+        return self._session.listen(lightly=lightly)
 
     def look(self) -> int | None:
         """Where the log ends now: to notice, without a lock, that something was written."""

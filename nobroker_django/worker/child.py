@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TextIO
 
 from nobroker_django import conf
@@ -31,8 +32,9 @@ from .guards import Guards
 from .notices import Notices
 from .options import EXIT_DAMAGE, EXIT_GIVEN_BACK, EXIT_REFUSED, EXIT_STOPPED, WorkerOptions
 from .places import Places
-from .shutdown import NOW, STOP_SIGNALS, SignalPipe, read_available, wait_readable
+from .shutdown import LOOK, NOW, STOP, STOP_SIGNALS, SignalPipe, read_available, wait_readable
 from .tally import Tally
+from .waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,14 @@ class Inheritance:
     liveness: Mapping[str, Liveness | Unregistered]
     budget: Budget
     damaged: Damaged
+    waiting: Waiting
 
 
 class Child:
     """Runs in the forked process."""
 
     def __init__(self, number: int, options: WorkerOptions, inherited: Inheritance, stream: TextIO | None) -> None:
+        self._number = number
         self._options = options
         self._inherited = inherited
         self._console = Console(stream, prefix=f"worker {number} (pid {os.getpid()})", verbosity=options.verbosity)
@@ -114,7 +118,8 @@ class Child:
                 self._inherited.damaged.add(name)
                 self._console.warning(f"{name}: this queue is damaged and is not worked on: {error}")
             else:
-                desks.append(Desk(queue, holder, self._console, self._tally))
+                say = partial(self._inherited.waiting.say, self._number, name)
+                desks.append(Desk(queue, holder, self._console, self._tally, say))
         return desks
 
     def _attend(self, signals: SignalPipe, done: int, clerk: Clerk) -> int:
@@ -133,8 +138,10 @@ class Child:
                     return self._leave(clerk)
                 if not heard:
                     watched.discard(orders)  # the supervisor is gone
-                    clerk.alone = True
-                stop = True
+                    clerk.left_alone()
+                if LOOK in heard:
+                    clerk.look()
+                stop = stop or not heard or STOP in heard
             if stop and grace_ends is None:
                 running = clerk.running
                 clerk.stop()

@@ -33,7 +33,9 @@ from .places import Places
 from .shutdown import read_available, wait_readable
 
 POLL_SECONDS = 0.05
-"""How often an idle process looks into its queues where no bell can be had; else after ``SAFETY_SECONDS``."""
+"""How often an idle process looks into its queues where no bell can be had."""
+UNTOLD_SECONDS = 10.0
+"""How often where there is one. Its supervisor looks once a second, and tells it; but that may have been stopped."""
 STALE_SECONDS = 0.05
 """What was fetched and is not begun after so long is given back."""
 AHEAD_SECONDS = 0.02
@@ -77,8 +79,9 @@ class Clerk:
         self._last_job = time.monotonic()
         self._code: int | None = None  # why nothing more is fetched
         self._leave_at_once = False
+        self._told = False
         self._over = threading.Event()
-        self.alone = False  # whether the supervisor is gone, which would extend the leases
+        self._alone = False  # whether the supervisor is gone, which would extend the leases
         self._beat_seconds = min(SAFETY_SECONDS, *(desk.queue.visibility_timeout / 6 for desk in desks))
         self._beats = Deadline(0.0)
         self.exit_code = EXIT_BROKEN
@@ -99,6 +102,16 @@ class Clerk:
         self._leave_at_once = True
         self._stop(EXIT_STOPPED)
         self._over.wait(SETTLING)
+
+    def look(self) -> None:
+        """Something was written to a queue, perhaps unheard. Callable from any thread."""
+        self._told = True
+        self._wake()
+
+    def left_alone(self) -> None:
+        """The supervisor is gone. Callable from any thread."""
+        self._alone = True
+        self._wake()
 
     @property
     def running(self) -> int:
@@ -122,7 +135,7 @@ class Clerk:
         try:
             while not self._is_over():
                 self._collect()
-                if self.alone and self._beats.passed():
+                if self._alone and self._beats.passed():
                     self._beats = Deadline(self._beat_seconds)
                     self._beat()
                 if not self._serve():
@@ -146,8 +159,12 @@ class Clerk:
         )
 
     def _collect(self) -> None:
-        """Take in what has ended."""
+        """Take in what has ended, and what the process was told."""
         read_available(self._bell)
+        if self._told:
+            self._told = False
+            for desk in self._desks:
+                desk.told()
         some = bool(self._inbox)
         while self._inbox:
             desk, performed = self._inbox.popleft()
@@ -253,6 +270,7 @@ class Clerk:
         except CorruptLogError as error:
             self._damaged.add(desk.name)
             self._desks.remove(desk)
+            desk.deaf()
             self._first = 0
             self._console.warning(f"{desk.name}: this queue is damaged and is not worked on any more: {error}")
             return []
@@ -280,7 +298,7 @@ class Clerk:
     def _wait(self) -> None:
         """Until a job ends, a bell rings, or a time has come."""
         now, wall = time.monotonic(), time.time()
-        pauses = [self._beat_seconds if self.alone else SAFETY_SECONDS]
+        pauses = [self._beat_seconds if self._alone else UNTOLD_SECONDS]
         threads, loop = (self._places.free(coroutine=kind) > 0 for kind in (False, True))
         bells: dict[int, Desk] = {}
         for desk in self._desks:
@@ -288,9 +306,14 @@ class Clerk:
                 pauses.append(desk.fetched[0].since + STALE_SECONDS - now)
             if desk.rest:
                 pauses.append(desk.rest)
-            elif self._code is None and (threads or (loop and desk.probing)):
+                desk.does_not_wait()
+            elif self._code is not None or not (threads or (loop and desk.probing)):
+                desk.does_not_wait()
+            else:
                 if desk.next_change is not None:
                     pauses.append(desk.next_change - wall)
+                if desk.unsure:
+                    pauses.append(SAFETY_SECONDS)
                 if not desk.listen():
                     desk.look_again()  # what was added between its answer and now has rung for nobody
                     pauses.append(0.0)

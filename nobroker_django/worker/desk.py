@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nobroker_django.engine.backoff import BackoffPolicy
@@ -40,9 +40,21 @@ class Fetched:
 
 
 class Desk:
-    """Used by the clerk's thread alone. ``holder`` names this worker in its leases."""
+    """Used by the clerk's thread alone.
 
-    def __init__(self, queue: WorkerQueue, holder: str, console: Console, tally: Tally) -> None:
+    Args:
+        holder: names this worker in its leases.
+        say: tells the supervisor whether this process waits here; see ``waiting``.
+    """
+
+    def __init__(
+        self,
+        queue: WorkerQueue,
+        holder: str,
+        console: Console,
+        tally: Tally,
+        say: Callable[[bool], None] = lambda waits: None,
+    ) -> None:
         self.queue = queue
         self.name = queue.name
         self.holder = holder
@@ -54,6 +66,8 @@ class Desk:
         self.next_change: float | None = None  # Unix seconds: then time alone makes a job leasable
         self._console = console
         self._tally = tally
+        self._say = say
+        self._waits = False
         self._failures = 0
         self._rest_until = 0.0
         self._listening: Listening | None = None
@@ -70,22 +84,43 @@ class Desk:
         """Whether the last exchange failed: nobody knows what is in the queue."""
         return self._failures > 0
 
+    @property
+    def unsure(self) -> bool:
+        """Whether nobody can tell by the end of the log that there is nothing new: it has to be asked again."""
+        return self.failing or not self._end
+
     def listen(self) -> bool:
-        """See to it that whoever adds a job rings; False: that begins only now, so the queue has to be asked again."""
-        begun = self._listening is not None
-        if not begun or self._renewal.passed():
-            self.deaf()
-            self._renewal = Deadline(RENEWAL_SECONDS)
-            self._listening = self.queue.listen()
-        return begun
+        """See to it that whoever adds a job rings, and that the supervisor looks whether somebody did not.
+
+        Returns:
+            False: something was written before that, so the queue has to be asked again.
+        """
+        if self._listening is not None and self._waits and not self._renewal.passed():
+            return True
+        self._waits = True
+        self._say(True)
+        self._let_go()
+        self._renewal = Deadline(RENEWAL_SECONDS)
+        self._listening = self.queue.listen()
+        return self._listening.end == self._end
 
     @property
     def bell(self) -> int | None:
         """What can be waited for; ``None``: the queue has to be polled."""
         return None if self._listening is None else self._listening.fd
 
+    def does_not_wait(self) -> None:
+        """There is no place for a job: nobody need ring or look for this process."""
+        if self._waits:
+            self._waits = False
+            self._say(False)
+
     def deaf(self) -> None:
         """Do not listen any more."""
+        self.does_not_wait()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._listening is not None:
             self._listening.release()
             self._listening = None
@@ -100,6 +135,11 @@ class Desk:
     def look_again(self) -> None:
         """Time has passed: ask the queue once more, whatever it said before."""
         self.more = True
+
+    def told(self) -> None:
+        """By the supervisor, to look: it takes it that this process does not wait any more."""
+        self._waits = False
+        self.time_has_passed()
 
     def time_has_passed(self) -> None:
         """Ask once more if there is a reason: something was written, unheard, or a job is leasable by time alone."""

@@ -6,7 +6,8 @@ thread selects on, so no lock is taken in a handler and no signal is lost betwee
 Who means what: a signal to the supervisor is counted there (the second one ends at once). A signal to a child only
 ever means "stop gracefully", however often it comes, because a terminal or a process manager may signal the whole
 group and the supervisor as well. What ends a child at once is the order ``NOW`` through its own pipe. When that
-pipe closes, the supervisor is gone and the child stops gracefully.
+pipe closes, the supervisor is gone and the child stops gracefully. ``LOOK``: something was written to a queue at which
+the child waits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-STOP, NOW = b"s", b"n"
+STOP, NOW, LOOK = b"s", b"n", b"l"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -41,9 +41,10 @@ from .options import (
     WorkerOptions,
 )
 from .progress import Counts, LiveLine
-from .shutdown import NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
+from .shutdown import LOOK, NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
 from .sweeping import SweepChild, is_wanted
 from .upkeep import UpkeepChild, is_due
+from .waiting import Waiting
 from .watch import Watch
 
 FIRST_RESTART, LONGEST_RESTART = 0.2, 30.0
@@ -110,7 +111,8 @@ class Supervisor:
         if options.drain:
             for slot in self._slots:
                 slot.start_at = time.monotonic() + SWEEP_PATIENCE
-        self._watch = Watch(options.queues, self._console)
+        self._waiting = Waiting(options.processes, options.queues)
+        self._watch = Watch(options.queues, self._waiting, self._console)
         self._live = LiveLine(stream if options.verbosity else None, self._counts, shared=True)
         self._at_start: tuple[int, int] | None = None  # jobs that were done and dead then
         self._stopping = False
@@ -169,14 +171,17 @@ class Supervisor:
         ready = wait_readable([self._signals.fd, *readers], min([*moments, now + self._watch.pause]) - now)
         for fd in ready & readers.keys():
             self._hear(readers[fd])
-        for number in self._signals.read():
+        for number in self._signals.read() if self._signals.fd in ready else ():
             if number in STOP_SIGNALS:
                 self._stop(f"received {signal.Signals(number).name}")
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill()
         self._reap()
         self._enforce_limits()
-        self._watch.look(self._living())
+        told = self._watch.look(self._living)
+        for slot in self._slots if told else ():
+            if slot.number in told:
+                _order(slot, LOOK)
         self._show_progress()
         working = any(slot.pid or slot.start_at is not None for slot in self._slots)
         return working or bool(self._upkeep.pid or self._sweeper.pid)
@@ -286,7 +291,7 @@ class Supervisor:
         """In the new process: run the child and end without returning into the supervisor."""
         code = EXIT_BROKEN
         try:
-            inherited = Inheritance(reading, notices, slot.liveness, self._budget, self._damaged)
+            inherited = Inheritance(reading, notices, slot.liveness, self._budget, self._damaged, self._waiting)
             slot.liveness = {}
             for other in self._all_slots():
                 other.close()
@@ -323,11 +328,7 @@ class Supervisor:
 
     def _order(self, order: bytes) -> None:
         for slot in self._all_slots():
-            if slot.pid:
-                try:
-                    os.write(slot.orders, order)
-                except OSError:
-                    pass  # it is ending by itself
+            _order(slot, order)
 
     def _kill(self) -> None:
         for helper in (self._upkeep, self._sweeper):
@@ -374,6 +375,7 @@ class Supervisor:
             slot.close()
             self._swept()
             return
+        self._waiting.forget(slot.number)
         verdict = slot.verdict
         if slot.sentence is not None:
             self._pass_sentence(*slot.sentence)
@@ -418,6 +420,14 @@ class Supervisor:
         slot.start_at = time.monotonic() + pause
         what = "stopped" if code == EXIT_STOPPED and not taken else _how_it_ended(code)
         self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
+
+
+def _order(slot: Slot, order: bytes) -> None:
+    if slot.pid:
+        try:
+            os.write(slot.orders, order)
+        except OSError:
+            pass  # it is ending by itself
 
 
 def _how_it_ended(code: int) -> str:

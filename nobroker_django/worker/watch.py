@@ -2,7 +2,8 @@
 
 It extends the leases of those that live, takes back what those held that have ended (also others' on this machine),
 records the verdict on a job that ran over its time, and syncs what nobody else has: the beginning of a job that
-brings the machine down is on the disk a second later.
+brings the machine down is on the disk a second later. And it looks whether something was written unheard, for all of
+its children that wait.
 
 Invariant: nothing in here waits long, and no failure ends the supervisor: what could not be done is tried again at the
 next look.
@@ -11,7 +12,7 @@ next look.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nobroker_django import conf
@@ -28,10 +29,13 @@ from nobroker_django.queues import open_queue
 
 from .console import Console
 from .notices import Notice
+from .waiting import Waiting
 
 LOOK_SECONDS, IDLE_SECONDS = 0.25, 1.0
 """Between two looks; the longer one while no worker of the machine runs anything."""
 LOCK_SECONDS = 0.5
+CLOCK_SECONDS = 0.5
+"""By so much the clock may go wrong between two looks, and not be taken to have been set."""
 COMPLAINT_SECONDS = 10.0
 """A queue that does not answer is complained about that often."""
 
@@ -47,6 +51,8 @@ class _Watched:
     queue: WorkerQueue | None = None
     damaged: bool = False
     seen: int | None = None
+    bell: tuple[int, int] | None = None
+    unsynced: bool = False
     beat_at: float = 0.0
     complaint: Deadline = field(default_factory=lambda: Deadline(0.0))
 
@@ -54,8 +60,10 @@ class _Watched:
 class Watch:
     """The queues of one supervisor. Used by its only thread."""
 
-    def __init__(self, names: Iterable[str], console: Console) -> None:
+    def __init__(self, names: Iterable[str], waiting: Waiting, console: Console) -> None:
+        self._waiting = waiting
         self._console = console
+        self._wall = _wall_ahead()
         self._files = Files()
         self._queues = {name: _Watched() for name in names}
         self._next_look = Deadline(0.0)
@@ -81,30 +89,60 @@ class Watch:
                 )
         return made
 
-    def look(self, holders: Mapping[str, list[str]]) -> None:
+    def look(self, holders: Callable[[], Mapping[str, list[str]]]) -> set[int]:
         """See to every queue, if it is time.
 
         Args:
-            holders: by queue, the names under which living children hold leases.
+            holders: tells, by queue, the names under which living children hold leases.
+
+        Returns:
+            The numbers of the children that wait, and should look for work themselves.
         """
         if not self._next_look.passed():
-            return
-        for name, queue, watched in self._opened():
-            try:
-                end = queue.look()
-                if end != watched.seen or time.time() >= watched.beat_at:
-                    watched.seen = end
-                    next_due = queue.keep_alive(holders.get(name, ()))
-                    watched.beat_at = time.time() + 3600.0 if next_due is None else next_due
-                queue.reclaim_dead()
-                queue.sync_older(1.0)
-            except CorruptLogError:
-                watched.damaged = True  # the children say it
-            except NobrokerError as error:
-                watched.seen = None
-                self._complain(name, f"the leases of running jobs could not be seen to: {error}")
-        busy = any(watched.queue is not None and watched.queue.has_holders for watched in self._queues.values())
+            return set()
+        # A clock that was set, or stood still with the machine, makes jobs due before the children expect them.
+        wall, self._wall = self._wall, _wall_ahead()
+        told: set[int] = set()
+        busy = False
+        for name, watched in self._queues.items():
+            if self._look_at(name, watched, holders) or abs(self._wall - wall) > CLOCK_SECONDS:
+                told.update(self._waiting.take(name))
+            busy = busy or (watched.queue is not None and watched.queue.has_holders)
         self._next_look = Deadline(self._busy_seconds if busy else self._idle_seconds)
+        return told
+
+    def _look_at(self, name: str, watched: _Watched, holders: Callable[[], Mapping[str, list[str]]]) -> bool:
+        """See to one queue; whether those who wait there should look."""
+        queue = self._open(name, watched)
+        if queue is None:
+            return not watched.damaged
+        try:
+            changed = self._is_changed(name, queue, watched)
+            if changed or time.time() >= watched.beat_at:
+                next_due = queue.keep_alive(holders().get(name, ()))
+                watched.beat_at = time.time() + 3600.0 if next_due is None else next_due
+            if changed or queue.has_holders:
+                queue.reclaim_dead()
+            if changed or watched.unsynced:
+                watched.unsynced = queue.sync_older(1.0)
+        except CorruptLogError:
+            watched.damaged = True  # the children say it
+            return True  # they do when they ask
+        except NobrokerError as error:
+            watched.seen = None
+            self._complain(name, f"the leases of running jobs could not be seen to: {error}")
+            return True
+        return changed
+
+    def _is_changed(self, name: str, queue: WorkerQueue, watched: _Watched) -> bool:
+        """Whether something was written since the last look, or there is another bell than then."""
+        seen, bell = watched.seen, watched.bell
+        if self._waiting.anybody(name):
+            with queue.listen(lightly=True) as listening:  # which also keeps the word from running out
+                watched.seen, watched.bell = listening.end, listening.identity
+        else:
+            watched.seen = queue.look()
+        return watched.seen is None or watched.seen != seen or watched.bell != bell
 
     @property
     def pause(self) -> float:
@@ -114,15 +152,19 @@ class Watch:
     def _opened(self) -> Iterator[tuple[str, WorkerQueue, _Watched]]:
         """The queues that can be used now."""
         for name, watched in self._queues.items():
-            if watched.queue is None and not watched.damaged:
-                try:
-                    watched.queue = open_queue(name, conf.queue_settings(name), lock_timeout=LOCK_SECONDS)
-                except CorruptLogError:
-                    watched.damaged = True
-                except NobrokerError as error:
-                    self._complain(name, f"could not be opened: {error}")
-            if watched.queue is not None and not watched.damaged:
-                yield name, watched.queue, watched
+            queue = self._open(name, watched)
+            if queue is not None:
+                yield name, queue, watched
+
+    def _open(self, name: str, watched: _Watched) -> WorkerQueue | None:
+        if watched.queue is None and not watched.damaged:
+            try:
+                watched.queue = open_queue(name, conf.queue_settings(name), lock_timeout=LOCK_SECONDS)
+            except CorruptLogError:
+                watched.damaged = True
+            except NobrokerError as error:
+                self._complain(name, f"could not be opened: {error}")
+        return None if watched.damaged else watched.queue
 
     def bury(self, holders: Mapping[str, str], why: str, *, punish: bool) -> int:
         """A child has ended: take back what it held; how many leases that were."""
@@ -180,3 +222,8 @@ class Watch:
         if watched.complaint.passed():
             watched.complaint = Deadline(COMPLAINT_SECONDS)
             self._console.warning(f"{name}: {text}")
+
+
+def _wall_ahead() -> float:
+    """How far the clock is ahead of one that nobody can set, and that stands still with the machine."""
+    return time.time() - time.monotonic()

@@ -83,6 +83,37 @@ def test_drain_of_empty_queues_ends_at_once(place):
     assert place.work("--drain").end() == 0
 
 
+UNHEARD = """
+    import django
+
+    django.setup()
+    from django.core.management import execute_from_command_line
+    from nobroker_django.worker import clerk
+
+    clerk.UNTOLD_SECONDS = 3600.0
+    execute_from_command_line(["manage.py", "nobroker_work", "--no-reload", "--processes", "2", "--threads", "1"])
+"""
+
+
+@pytest.mark.contract("WORK-05")
+def test_what_was_enqueued_unheard_is_told_to_an_idle_process_by_its_supervisor(place):
+    work = place.start([sys.executable, "-c", textwrap.dedent(UNHEARD)])
+    work.until_ready(2)
+    enqueue = f"""
+        from nobroker_django.engine.bell import Bell
+        from tests.acceptance import jobs
+
+        Bell.ring = lambda self: None
+        jobs.note.enqueue({str(place / "trace")!r}, "x")
+    """
+    assert place.run(enqueue).returncode == 0
+    until(lambda: len(place.lines("trace")) == 1)
+    assert place.run(enqueue).returncode == 0  # who was told waits again
+    until(lambda: len(place.lines("trace")) == 2)
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+
+
 def test_max_jobs_counts_the_jobs_of_all_processes(place):
     for n in range(30):
         jobs.note.enqueue(str(place / "trace"), str(n))

@@ -1,9 +1,9 @@
-"""What idle workers cost, as a ratio: ``python -m tests.bench.idle`` (three minutes; ``--workers``, ``--seconds``).
+"""What idle workers cost: ``python -m tests.bench.idle`` (four minutes; ``--workers``, ``--seconds``).
 
-Processor time of idle ``nobroker_work`` commands, each a supervisor and a child, against as many pairs of Python
-programs that do nothing but sleep a second, which is how often each of the two looks: what a wake-up
-costs is the machine's affair, and on a virtual machine it is dear. Then the system calls of one idle worker, if
-``strace`` is installed.
+Processor time of twenty idle ``nobroker_work`` commands, each a supervisor and a child; of one command with twenty
+processes; and of twenty Python programs that do nothing but sleep a second, which is how often a command looks: what a
+wake-up costs is the machine's affair, and on a virtual machine it is dear. Then the system calls of one idle command,
+if ``strace`` is installed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .worker import Site, end, family, until_ready, used
 SLEEPER = "import time\nwhile True: time.sleep(1.0)"
 
 
-def workers(directory: str, number: int, seconds: float) -> float:
-    """Seconds of processor time of so many idle workers."""
+def workers(directory: str, commands: int, processes: int, seconds: float) -> float:
+    """Seconds of processor time of so many idle commands of so many processes each."""
     site = Site(directory)
-    works = [site.work() for _ in range(number)]
+    works = [site.work("--processes", processes) for _ in range(commands)]
     for work in works:
-        until_ready(work)
+        until_ready(work, processes)
     time.sleep(5)
     spent = measured([pid for work in works for pid in family(work.pid)], seconds)
     for work in works:
@@ -83,11 +83,12 @@ def main() -> None:
     parser.add_argument("--dir", default="/var/tmp")
     options = parser.parse_args()
     number, seconds = options.workers, options.seconds
-    of_workers = workers(options.dir, number, seconds)
-    of_sleepers = sleepers(2 * number, seconds)
-    print(f"{number} idle workers for {seconds:g} s: {of_workers:.2f} s, {100 * of_workers / seconds:.1f} % of a core")
-    ratio = of_workers / of_sleepers
-    print(f"{2 * number} programs that sleep a second each time: {of_sleepers:.2f} s; ratio {ratio:.1f}")
+    for what, spent in (
+        (f"{number} idle commands of one process", workers(options.dir, number, 1, seconds)),
+        (f"one idle command of {number} processes", workers(options.dir, 1, number, seconds)),
+        (f"{number} programs that sleep a second each time", sleepers(number, seconds)),
+    ):
+        print(f"{what}, {seconds:g} s: {spent:.2f} s, {100 * spent / seconds:.2f} % of a core")
     if shutil.which("strace"):
         for name, rate in calls(options.dir, 20.0).items():
             print(f"{name}: {rate:.1f} system calls a second")

@@ -220,7 +220,7 @@ def test_the_word_is_written_rarely_and_shared(open_queue, clock):
     rung(other)
     clock.advance(bell.SAFETY_SECONDS)
     assert not [call for call in _calls_of(files, lambda: queue._session.listen().release()) if call.kind == "pwrite"]
-    clock.advance(bell.SAFETY_SECONDS)
+    clock.advance(bell.LISTENING_SECONDS - 2 * bell.SAFETY_SECONDS)
     assert [call.kind for call in _calls_of(files, lambda: queue._session.listen().release())].count("pwrite") == 1
     assert queue._session._words().listening == int((clock() + bell.LISTENING_SECONDS) * 1000)
 
