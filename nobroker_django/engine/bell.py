@@ -195,6 +195,8 @@ class Listening:
         Raises:
             OSError: the FIFO cannot be read.
         """
+        if self._opened is not None and not self._opened.is_open:
+            raise OSError(errno.EBADF, "given up by a fork in the middle of the wait")
         try:
             return self._opened is not None and bool(self._files.read(self._opened.fd, _MANY_BYTES))
         except BlockingIOError:

@@ -48,6 +48,11 @@ class Descriptor:
                 return
         self._close()
 
+    @property
+    def is_open(self) -> bool:
+        """False: the number may be another file's by now."""
+        return self._users > 0
+
     def abandon(self) -> None:
         """In a forked child: close the inherited copy, whoever counted on it in the parent."""
         self._count = threading.Lock()

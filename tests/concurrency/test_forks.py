@@ -132,6 +132,69 @@ def test_a_fork_in_the_middle_of_a_call_of_another_thread_waits_for_its_end(queu
         assert sorted(job.payload["k"] for job in queue.list_jobs()) == ["before", "caller", "child"]
 
 
+WAITING = """
+import os, signal, sys, threading
+from nobroker_django import Queue
+from nobroker_django.engine.files import Files
+
+directory, how = sys.argv[1:]
+waits = threading.Event()
+children = []
+
+class Noticed(Files):
+    def wait_readable(self, fds, seconds):
+        waits.set()
+        return super().wait_readable(fds, seconds)
+
+queue = Queue(directory, files=Noticed())
+
+def fork(number, frame):
+    pid = os.fork()
+    if pid:
+        children.append(pid)
+    elif how == "ends":
+        os._exit(0)
+    elif how == "uses the queue":
+        queue.enqueue("the child's")
+        os._exit(0)
+    elif how == "raises":
+        raise ValueError
+
+def signal_once():
+    waits.wait(60)
+    os.kill(parent, signal.SIGUSR1)
+
+parent = os.getpid()
+signal.signal(signal.SIGUSR1, fork)
+thread = threading.Thread(target=signal_once)
+thread.start()
+try:
+    jobs = queue.lease(timeout=2.0 if how == "goes on" else 0.5)
+except ValueError:
+    jobs = []
+if os.getpid() != parent:
+    queue.enqueue("the child's")
+    os._exit(len(jobs))
+thread.join()
+[child] = children
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+if how == "ends":
+    queue.enqueue("mine")
+jobs = jobs or queue.lease(timeout=60)
+queue.ack(jobs[0])
+assert queue.stats().done == 1
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "uses the queue", "raises", "goes on"])
+def test_a_signal_handler_may_fork_in_the_middle_of_a_wait_for_a_job(queue_dir: Path, how: str):
+    """The wait goes on in the parent, and in a child that returns from the handler."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WAITING, queue_dir, how], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("fork_method", ["posix_spawn", "fork and exec"])
 def test_a_program_that_is_started_holds_nothing_of_the_queue(queue_dir: Path, fork_method: str):
     """It lives on after its parent has closed the queue: the next one to open it is the first."""

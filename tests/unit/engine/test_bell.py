@@ -366,6 +366,26 @@ def test_the_child_of_a_fork_has_none_of_its_parents(open_queue):
     assert rung(queue) == 0
 
 
+def test_the_child_of_a_fork_takes_nothing_out_of_what_has_its_parents_number_now(open_queue):
+    """A signal handler may fork in the middle of a wait, and the wait goes on in the child."""
+    queue = open_queue()
+    with queue._session.listen() as listening:
+        read, write = os.pipe()
+        os.write(write, b"somebody else's")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.dup2(read, listening.fd)
+                listening.wait(0.01)
+                code = int(os.read(read, 100) != b"somebody else's")
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(read)
+    os.close(write)
+
+
 # --- refused calls
 
 
