@@ -3,14 +3,19 @@
 import asyncio
 import contextvars
 import ctypes
+import hashlib
+import locale
 import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from nobroker_django import task
@@ -125,6 +130,72 @@ def wreck(how: str) -> str:
 
 
 @task
+def leave_things_behind(directory: str) -> None:
+    """Change what the worker does not change back."""
+    os.chdir(directory)
+    os.umask(0o077)
+    os.environ["NOBROKER_TESTS_LEFT"] = "left"
+    locale.setlocale(locale.LC_CTYPE, "C")
+    warnings.simplefilter("error", ImportWarning)
+
+
+@task
+def look_around() -> dict[str, object]:
+    """What is there of it, and the process."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return {
+        "directory": str(Path.cwd()),
+        "umask": umask,
+        "environment": os.environ.get("NOBROKER_TESTS_LEFT"),
+        "locale": locale.setlocale(locale.LC_CTYPE),
+        "filter": warnings.filters[0][2] is ImportWarning,
+        "process": os.getpid(),
+    }
+
+
+@task
+def handle_alarms() -> None:
+    """As a task does that wants to limit its own time."""
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+
+
+@task
+def stay_in_c() -> None:
+    """C code that lets the interpreter's lock go, for a very long time."""
+    hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 2_000_000_000)
+
+
+@task
+def wait_for_a_thread() -> None:
+    """Another thread, which never ends."""
+    thread = threading.Thread(target=threading.Event().wait, daemon=True)
+    thread.start()
+    thread.join()
+
+
+@task
+def leave_a_process(directory: str, how: str) -> None:
+    """Start a process that stays, leave ``orphan.started`` with its id, and wait."""
+    place = Path(directory)
+    if (place / "orphan.started").exists():
+        return
+    if how == "fork":
+        orphan = os.fork()
+        if orphan == 0:
+            while True:
+                time.sleep(PATIENCE)
+    elif how == "subprocess":
+        orphan = subprocess.Popen(["sleep", "600"]).pid
+    else:
+        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(10 * PATIENCE,))
+        process.start()
+        orphan = process.pid or 0
+    trace(place / "orphan.started", str(orphan))
+    wait_for((place / "never").exists)
+
+
+@task
 def square_elsewhere(numbers: list[int], method: str) -> list[int]:
     """Use processes of one's own."""
     if method == "subprocess":
@@ -132,6 +203,10 @@ def square_elsewhere(numbers: list[int], method: str) -> list[int]:
             [sys.executable, "-c", f"print(*(n * n for n in {numbers}))"], capture_output=True, text=True, check=True
         )
         return [int(word) for word in done.stdout.split()]
+    if method.startswith("executor "):
+        context = multiprocessing.get_context(method.removeprefix("executor "))
+        with ProcessPoolExecutor(2, mp_context=context) as executor:
+            return list(executor.map(_square, numbers))
     with multiprocessing.get_context(method).Pool(2) as pool:
         return pool.map(_square, numbers)
 

@@ -58,6 +58,32 @@ def test_how_long_a_job_runs_and_how_often_its_lease_was_extended_can_be_seen(pl
     assert work.end() == 0
 
 
+@pytest.mark.parametrize("how", ["in C code", "waiting for a thread"])
+def test_a_job_that_cannot_be_interrupted_ends_at_its_hard_limit_and_the_worker_goes_on(place, configure, how):
+    """C60."""
+    configure(TIME_LIMIT=1.0, SOFT_TIME_LIMIT=0.2)
+    late = {"in C code": jobs.stay_in_c, "waiting for a thread": jobs.wait_for_a_thread}[how]
+    result = late.using(max_attempts=1).enqueue()
+    work = place.work("--threads", 1)
+    until(lambda: place.queue().get(result.id).state is JobState.DEAD)
+    job = place.queue().get(result.id)
+    assert [error.error_class for error in job.errors] == ["nobroker_django.worker.watch.TimeLimitExceeded"]
+    assert jobs.note.enqueue(str(place / "trace"), "x").wait(timeout=60).attempts == 1
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+
+
+def test_a_task_cannot_take_signals_from_the_worker(place):
+    """C60: its own handler of SIGALRM is a failed attempt, and the worker goes on."""
+    result = jobs.handle_alarms.using(max_attempts=1).enqueue()
+    after = jobs.note.using(priority=-1).enqueue(str(place / "trace"), "x")
+    work = place.work("--drain", "--threads", 1)
+    assert work.end() == 0
+    assert place.queue().get(result.id).errors[0].error_class == "ValueError"
+    assert after.wait(timeout=60).attempts == 1
+    assert len(work.children()) == 1
+
+
 @pytest.mark.parametrize("hold_the_lock", [False, True])
 def test_a_job_over_its_hard_limit_has_failed_whatever_it_does(place, configure, hold_the_lock):
     """C16, C60."""

@@ -44,6 +44,25 @@ def test_coroutine_tasks_use_the_database_and_enqueue_and_leave_nothing_behind(p
     assert sorted(place.lines("trace")) == ["one async", "one sync", "two async", "two sync"]
 
 
+def test_what_a_task_leaves_to_the_next_one_in_its_process(place):
+    """C48: as docs/explanation/limits.md has it; a process for each job is the way out."""
+    found = {}
+    for isolated in (False, True):
+        jobs.leave_things_behind.enqueue(str(place))
+        look = jobs.look_around.using(priority=-1).enqueue()
+        limit = ("--max-jobs-per-process", 1) if isolated else ()
+        assert place.work("--drain", "--threads", 1, "--processes", 1, *limit).end() == 0
+        [(status, found[isolated])] = outcomes(place, [look])
+        assert status == "SUCCESSFUL"
+    assert found[False] == {
+        "directory": str(place), "umask": 0o077, "environment": "left", "locale": "C", "filter": True,
+        "process": found[False]["process"],
+    }  # fmt: skip
+    assert found[True]["directory"] != str(place)
+    assert found[True]["environment"] is None
+    assert not found[True]["filter"]
+
+
 @pytest.mark.parametrize("age", ["0", "600", "None"])
 def test_a_broken_connection_to_the_database_costs_no_later_job(place, monkeypatch, age):
     """C47: with connections that are kept for no time, for some, and for ever."""

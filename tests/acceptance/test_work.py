@@ -17,7 +17,7 @@ from nobroker_django import JobState, compat
 from nobroker_django.queues import close_queues
 
 from . import jobs
-from .conftest import PATIENCE, ROOT, until
+from .conftest import PATIENCE, ROOT, state_of, until
 
 
 def test_every_job_runs_exactly_once_in_several_processes_of_several_threads(place):
@@ -275,7 +275,7 @@ def test_a_task_cannot_keep_the_worker_from_recording_its_outcome(place, how, re
     assert (result.attempts, after.attempts) == (1, 1)
 
 
-@pytest.mark.parametrize("method", ["subprocess", "fork", "spawn"])
+@pytest.mark.parametrize("method", ["subprocess", "fork", "spawn", "executor fork", "executor spawn"])
 def test_a_task_may_use_processes(place, method):
     """C56."""
     result = jobs.square_elsewhere.enqueue([1, 2, 3], method)
@@ -284,6 +284,29 @@ def test_a_task_may_use_processes(place, method):
     result.refresh()
     assert result.status == "SUCCESSFUL", work.text()
     assert result.return_value == [1, 4, 9]
+
+
+@pytest.mark.contract("LEASE-06")
+@pytest.mark.parametrize("how", ["fork", "subprocess", "multiprocessing"])
+@pytest.mark.parametrize("killed", [False, True], ids=["given back", "killed"])
+def test_a_process_that_a_task_leaves_behind_holds_neither_lease_nor_lock(place, how, killed):
+    """C56: another worker has the job at once, when the first one was stopped or all of it killed."""
+    result = jobs.leave_a_process.enqueue(str(place), how)
+    work = place.work("--threads", 1, "--grace", 0)
+    orphan = place.until_started("orphan")[0]
+    try:
+        if killed:
+            for pid in (work.pid, *work.children()):
+                os.kill(pid, signal.SIGKILL)
+        else:
+            work.signal(signal.SIGTERM)
+        assert work.end() == (-signal.SIGKILL if killed else 5)
+        assert state_of(orphan) not in (None, "Z")
+        assert place.work("--drain").end() == 0
+        result.refresh()
+        assert (result.status, result.attempts) == ("SUCCESSFUL", 2 if killed else 1)
+    finally:
+        os.kill(orphan, signal.SIGKILL)
 
 
 def shell(place, redirection):

@@ -371,6 +371,7 @@ def test_the_child_of_a_fork_takes_nothing_out_of_what_has_its_parents_number_no
     queue = open_queue()
     with queue._session.listen() as listening:
         read, write = os.pipe()
+        os.set_blocking(read, False)
         os.write(write, b"somebody else's")
         child = os.fork()
         if child == 0:
