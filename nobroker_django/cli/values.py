@@ -18,17 +18,23 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 def positive_integer(text: str) -> int:
     """An integer above 0."""
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:  # also of thousands of digits
+        value = 0
     if value < 1:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number above 0")
     return value
 
 
 def seconds(text: str) -> float:
     """A finite number of seconds, 0 or more."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < math.inf:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds, such as 0.5 or 30")
     return value
 
 

@@ -349,19 +349,21 @@ def test_a_worker_whose_reader_has_gone_away_does_its_work(place):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ["--processes", "0"],
-        ["--threads", "-1"],
-        ["--grace", "x"],
-        ["--max-jobs", "0"],
-        ["--idle-timeout", "nan"],
-        ["-q", "no"],
+        (["--processes", "0"], "argument --processes: '0' is no whole number above 0"),
+        (["--threads", "-1"], "argument --threads: '-1' is no whole number above 0"),
+        (["--max-jobs", "many"], "argument --max-jobs: 'many' is no whole number above 0"),
+        (["--grace", "x"], "argument --grace: 'x' is no number of seconds, such as 0.5 or 30"),
+        (["--idle-timeout", "nan"], "argument --idle-timeout: 'nan' is no number of seconds, such as 0.5 or 30"),
+        (["-q", "no"], "there is no queue 'no' in NOBROKER['QUEUES']. Known queues: default, second"),
+        (["--reload", "--drain"], "--reload and --drain contradict each other: a drained worker has ended"),
     ],
 )
-def test_wrong_usage_has_its_exit_code(place, arguments):
+def test_wrong_usage_has_its_exit_code_and_a_sentence(place, arguments, said):
     done = place.manage("nobroker_work", *arguments)
     assert done.returncode == 2
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
