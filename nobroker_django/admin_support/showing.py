@@ -125,12 +125,13 @@ def errors(history: Sequence[JobError]) -> str | SafeString:
         return NOTHING
     return format_html_join(
         "",
-        '<details class="nobroker-error"{}><summary>Attempt {}, {}: <strong>{}</strong>{}</summary>{}</details>',
+        '<details class="nobroker-error"{}><summary>Attempt {}, {}{}: <strong>{}</strong>{}</summary>{}</details>',
         (
             (
                 SafeString(" open") if number == 0 else "",
                 error.attempt,
                 moment(error.at, exact=True),
+                f", {cell(error.worker)}" if error.worker else "",
                 cell(error.error_class) if error.error_class else "",
                 f" {cell(error.message)}" if error.message else "",
                 block(_text_of(error)),

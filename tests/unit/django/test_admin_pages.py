@@ -12,6 +12,7 @@ from nobroker_django import BackoffPolicy, Queue
 from nobroker_django.admin_support import paging
 from nobroker_django.admin_support.connection import reading
 from nobroker_django.admin_support.searching import values_of, with_task_beginning
+from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.schema import COLUMNS
 from nobroker_django.models import DeadLetter, Job
 from nobroker_django.queues import get_queue
@@ -272,8 +273,10 @@ def test_the_history_of_errors_has_the_last_one_first(admin_client):
             return error
 
     queue.nack(queue.lease_one(), error=fail(1), delay=0)
-    queue.nack(queue.lease_one(), error=fail(2))
+    queue.exchange([Ended.failed(queue.lease_one(), fail(2), worker="web1:4711")]).confirm()
     text = text_of(admin_client.get(address(job)))
+    assert text.index("Attempt 2") < text.index(", web1:4711:") < text.index("failure 2")
+    assert text.count(", web1:4711:") == 1
     assert text.index("failure 2") < text.index("failure 1")
     assert text.count("Traceback (most recent call last)") == 2
 
@@ -325,7 +328,7 @@ def test_nothing_that_a_job_holds_becomes_markup(admin_client, text):
         )
         queue.nack(queue.lease_one(), error=text, delay=0)
         failure = type(text.replace("\x00", ""), (Exception,), {})(text)
-        queue.nack(queue.lease_one(), error=failure)
+        queue._end_all([Ended.failed(queue.lease_one(), failure, worker=text)])
         other = queue.enqueue({"task": text, "args": [], "kwargs": {}})
         queue.ack(queue.lease_one(), result={text: [text]})
     pages = [

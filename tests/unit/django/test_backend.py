@@ -291,6 +291,21 @@ def test_worker_ids_are_those_of_the_attempts_in_their_order(django_task, settin
         assert (result.worker_ids, result.attempts) == (["one:1", "two:2", "three:3"], 3)
 
 
+def test_who_has_lost_the_job_does_not_take_its_next_attempt_for_its_own(django_task, make):
+    seen = []
+
+    def work(context):
+        result = context.task_result
+        get_queue().nack(result.id, error="the lease ran out", delay=0)
+        get_queue().lease_one()
+        result.refresh()
+        seen.append((str(result.status), result.attempts, result.worker_ids))
+
+    make(work, takes_context=True).enqueue()
+    execute(get_queue(), get_queue().lease_one())
+    assert seen == [("RUNNING", 2, [])]
+
+
 def test_an_attempt_whose_worker_could_not_tell_its_end_has_no_worker_id(django_task):
     result = django_task(add).using(max_attempts=3).enqueue(1)
     get_queue().nack(get_queue().lease_one(), error="worker died: killed", delay=0)
