@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .engine.recovery import RecoveryReport
     from .engine.thresholds import CompactionPolicy
     from .engine.worker import Worker, WorkerStats
-    from .limits import SoftTimeLimitExceeded
+    from .limits import SoftTimeLimitExceeded, TimeLimitExceeded
     from .results import JobResult
 
 _HOME = {
@@ -52,6 +52,7 @@ _HOME = {
     "AsyncQueue": "engine.aio",
     "JobResult": "results",
     "SoftTimeLimitExceeded": "limits",
+    "TimeLimitExceeded": "limits",
     "BackoffPolicy": "engine.backoff",
     "CompactionPolicy": "engine.thresholds",
     "CompactionResult": "engine.compaction",
@@ -110,6 +111,7 @@ __all__ = [
     "StorageError",
     "TaskArgumentError",
     "TaskContext",
+    "TimeLimitExceeded",
     "Worker",
     "WorkerStats",
     "__version__",

@@ -32,7 +32,7 @@ from .discovery import find_or_import
 from .engine.endings import Ended
 from .engine.errors import NobrokerError, SerializationError
 from .engine.failures import describe, in_one_line
-from .engine.job import Job, JobError, JobState
+from .engine.job import Job, JobError, JobState, TakenBack
 from .engine.payload import decode_payload
 from .engine.worker_queue import Settled, WorkerQueue
 from .limits import Limits, limits_of
@@ -56,14 +56,15 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A delivery in the words of the worker's log; ``seconds`` since its start, ``retry_in`` in seconds."""
+    """A delivery in the words of the worker's log; ``seconds`` since its start (None: nobody knows), ``retry_in`` in
+    seconds."""
 
     job_id: str
     task: str
     attempt: int
     max_attempts: int
     outcome: Outcome
-    seconds: float
+    seconds: float | None
     error: str = ""
     retry_in: float | None = None
 
@@ -317,6 +318,21 @@ def report_of(performed: Performed, settled: Settled) -> Report:
         if outcome is Outcome.FAILED:
             retry_in = max(0.0, settled.available_at - time.time())
     return _report(performed, outcome, error, retry_in)
+
+
+def report_of_taken_back(one: TakenBack) -> Report:
+    """A delivery of which the process that had it cannot tell."""
+    dead = one.state is JobState.DEAD
+    return Report(
+        job_id=one.job_id,
+        task=one.task or "(not a task)",
+        attempt=one.attempts,
+        max_attempts=one.max_attempts,
+        outcome=Outcome.DEAD if dead else Outcome.FAILED,
+        seconds=None,
+        error=one.error,
+        retry_in=None if dead else max(0.0, one.available_at - time.time()),
+    )
 
 
 def unrecorded(performed: Performed, error: NobrokerError) -> Report:

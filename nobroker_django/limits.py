@@ -38,6 +38,13 @@ class SoftTimeLimitExceeded(BaseException):
         return "soft time limit" if self.seconds is None else f"soft time limit of {self.seconds:g} s"
 
 
+class TimeLimitExceeded(Exception):
+    """What is recorded of a task that ran over its hard time limit: its process was ended."""
+
+
+# The names under which they are recorded are those under which they are imported.
+SoftTimeLimitExceeded.__module__ = TimeLimitExceeded.__module__ = "nobroker_django"
+
 of_this_thread = threading.local()
 """``seconds``: the soft limit under which the thread works at present."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +18,13 @@ from .durability import Promise
 from .errors import CorruptLogError, InvalidOptionError, ReadOnlyError
 from .files import Files
 from .generations import Layout
+from .job import JobState, TakenBack
 from .liveness import Census
 from .read_view import Look, ReadView
 from .recovery import RecoveryReport
 from .session import Session
 
+logger = logging.getLogger("nobroker_django")
 T = TypeVar("T")
 Asked = Decision | Look  # what a verb that only looks gets to see
 
@@ -59,6 +64,8 @@ class Core:
         self._count_workers = Deadline(0.0)  # when, at the latest, the next lease asks who has ended
         self._holders: list[str] = []  # who held leases when that was last asked, and where the log ended then
         self._seen = -1
+        self._taken_back: deque[TakenBack] = deque()  # what is to be told when the log's lock is free again
+        self.tell_taken_back: Callable[[TakenBack], None] = _log_taken_back
         self._view: ReadView | None = None
         self._opened: Session | None = None
         timeout = options.seconds("lock_timeout", lock_timeout, zero=False)
@@ -147,7 +154,12 @@ class Core:
 
     def _decide(self, act: Callable[[Decision], T], *, promote: bool = False) -> T:
         """``act`` under the log's lock with everything folded in; see ``deciding``."""
-        return decide(self._session, act, promote=promote)
+        try:
+            return decide(self._session, act, promote=promote)
+        finally:
+            while self._taken_back:
+                with suppress(Exception):  # another thread has told it; and what was decided stands, whatever it says
+                    self.tell_taken_back(self._taken_back.popleft())
 
     def _keep(self, promise: Promise) -> None:
         """Wait until the promise is durable (and ring the bell on the way), unless the queue is not durable at all."""
@@ -155,3 +167,13 @@ class Core:
             promise.keep()
         else:
             promise.forgo()
+
+
+def _log_taken_back(one: TakenBack) -> None:
+    """Where nobody asked to be told otherwise."""
+    dead = one.state is JobState.DEAD
+    logger.log(
+        logging.ERROR if dead else logging.WARNING,
+        "job %s failed (attempt %d of %d)%s: %s",
+        one.job_id, one.attempts, one.max_attempts, " and is now a dead letter" if dead else "", one.error,
+    )  # fmt: skip

@@ -95,6 +95,22 @@ class Job(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
+class TakenBack:
+    """A delivery that has failed without a word of whoever had it: its lease ran out, or its process has ended.
+
+    ``state`` is that of the job now, ``available_at`` when it can be had again (Unix seconds).
+    """
+
+    job_id: str
+    task: str | None
+    attempts: int
+    max_attempts: int
+    error: str
+    state: JobState
+    available_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """Jobs by state at one moment.
 

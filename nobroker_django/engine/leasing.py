@@ -17,7 +17,8 @@ from .deciding import Decision
 from .durability import Promise
 from .endings import Ended
 from .errors import AlreadyDoneError, JobNotFoundError, NotLeasedError
-from .job import Job, JobState
+from .failures import in_one_line
+from .job import Job, JobState, TakenBack
 from .liveness import Liveness
 from .records import Ack, Dead, Extend, Lease, Nack, Reclaim, Record, Release
 from .snapshots import job_of
@@ -165,6 +166,7 @@ class Leasing(Core):
                         Reclaim(id=row.id, at=decision.now, attempts=row.attempts, error=reason, available_at=when)
                     )
             decision.write(records)
+            self._note_taken_back(rows, records, decision)
             if decision.behind:
                 return
             decision.unit.promote(decision.now, _RECLAIM_ROWS)
@@ -186,7 +188,9 @@ class Leasing(Core):
                 continue
             why = known.get(holder) or "the process that ran it has ended without an outcome"
             while not decision.behind and (rows := unit.held_by(holder, _RECLAIM_ROWS)):
-                decision.write([self._verdict(row, decision, why, punish=punish) for row in rows])
+                records = [self._verdict(row, decision, why, punish=punish) for row in rows]
+                decision.write(records)
+                self._note_taken_back(rows, records, decision)
                 taken += len(rows)
         self._holders, self._seen = unit.holders(), decision.log.position(decision.held.end)
         return taken
@@ -202,6 +206,23 @@ class Leasing(Core):
         if row.attempts >= row.max_attempts:
             return Dead(**fields)
         return Reclaim(available_at=self._retry_at(row, decision) if row.deaths else None, **fields)
+
+    def _note_taken_back(self, rows: Sequence[Row], records: Sequence[Record], decision: Decision) -> None:
+        """To be told when the lock is free again."""
+        for row, record in zip(rows, records, strict=True):
+            if isinstance(record, Dead | Reclaim):
+                again = (record.available_at or decision.now) if isinstance(record, Reclaim) else None
+                self._taken_back.append(
+                    TakenBack(
+                        job_id=row.id,
+                        task=row.task,
+                        attempts=record.attempts,
+                        max_attempts=row.max_attempts,
+                        error=in_one_line(record.error_class, record.error) or "unknown",
+                        state=JobState.DEAD if again is None else JobState.READY,
+                        available_at=again or 0.0,
+                    )
+                )
 
     def _retry_at(self, row: Row, decision: Decision) -> float | None:
         """When a job that has just failed is eligible again, by the backoff; ``None``: at once."""

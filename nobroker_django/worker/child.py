@@ -7,6 +7,8 @@ orders and the end.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import signal
 import time
@@ -65,6 +67,7 @@ class Child:
         signals = SignalPipe(STOP_SIGNALS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        atexit._clear()  # what was registered so far is the parent's to run, as with ``multiprocessing``
         for liveness in self._inherited.liveness.values():
             liveness.adopt()
         try:
@@ -83,24 +86,36 @@ class Child:
             self._console.warning("cannot start: no queue is left to work on")
             return EXIT_DAMAGE
 
+        # A byte, not the end of the pipe: that may be held open by a process that a task has forked.
         done, done_write = os.pipe()
+        notices = Notices(self._inherited.notices)
         clerk = Clerk(
             list(desks),
             Places(self._options.threads, self._options.coroutines),
-            Guards(Notices(self._inherited.notices)),
+            Guards(notices),
             self._options,
             self._inherited.budget,
             self._inherited.damaged,
             self._console,
-            finished=lambda: os.close(done_write),
+            finished=lambda: self._say(done_write),
         )
+        if wait_readable({signals.fd, self._inherited.orders}, 0.0):
+            clerk.stop()  # told to stop, or left alone, before it has begun
         clerk.start()
+        notices.ready()
         self._console.line(
             f"ready for {', '.join(desk.name for desk in desks)} with {count_of(self._options.threads, 'thread')}"
         )
         code = self._attend(signals, done, clerk)
         self._console.line(f"stopped: {self._tally.text()}")
+        if code != EXIT_GIVEN_BACK:  # of a task that is still running nobody knows what it holds
+            atexit._run_exitfuncs()
+            logging.shutdown()
         return code
+
+    @staticmethod
+    def _say(fd: int) -> None:
+        os.write(fd, b"x")
 
     def _open_desks(self) -> list[Desk]:
         """The queues, without those that are damaged.
@@ -119,6 +134,7 @@ class Child:
                 self._console.warning(f"{name}: this queue is damaged and is not worked on: {error}")
             else:
                 say = partial(self._inherited.waiting.say, self._number, name)
+                queue.tell_taken_back = partial(self._console.taken_back, name)
                 desks.append(Desk(queue, holder, self._console, self._tally, say))
         return desks
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from nobroker_django.cli.text import escape, iso, shorten, write_line
-from nobroker_django.execution import Outcome, Report
+from nobroker_django.engine.job import TakenBack
+from nobroker_django.execution import Outcome, Report, report_of_taken_back
 
 from .progress import ERASE, is_capable
 
@@ -48,6 +49,10 @@ class Console:
         """A line that also goes to the project's logging."""
         self.line(text, verbosity=0)
         _log(logging.WARNING, f"{self._prefix}: {escape(text)}")
+
+    def taken_back(self, queue: str, one: TakenBack) -> None:
+        """A delivery that has failed without a word of the process that had it."""
+        self.job(queue, report_of_taken_back(one))
 
     def job(self, queue: str, report: Report) -> None:
         """What became of a delivery."""
@@ -82,7 +87,9 @@ def _log(level: int, text: str, facts: Mapping[str, object] | None = None) -> No
 def describe(report: Report) -> str:
     """A delivery in one sentence."""
     job = f"job {report.job_id} {report.task}"
-    attempt = f"attempt {report.attempt} of {report.max_attempts}, {report.seconds:.3f} s"
+    attempt = f"attempt {report.attempt} of {report.max_attempts}"
+    if report.seconds is not None:
+        attempt += f", {report.seconds:.3f} s"
     error = shorten(report.error, ERROR_LENGTH)
     match report.outcome:
         case Outcome.SUCCEEDED:

@@ -15,9 +15,12 @@ from .shutdown import read_available
 
 
 class Notice(msgspec.Struct, omit_defaults=True):
-    """A job with a time limit begins, or (without ``seconds``) has ended. ``token`` is that of its lease."""
+    """A job with a time limit begins, or (without ``seconds``) has ended. ``token`` is that of its lease.
 
-    token: str
+    Without one, the process has started and begins to work.
+    """
+
+    token: str = ""
     queue: str = ""
     job_id: str = ""
     seconds: float | None = None
@@ -28,6 +31,10 @@ class Notices:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+
+    def ready(self) -> None:
+        """The process has started."""
+        self._send(Notice())
 
     def begins(self, queue: str, job_id: str, token: str, seconds: float) -> None:
         """The job is about to run, for so long at the most."""

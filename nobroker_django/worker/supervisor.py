@@ -53,6 +53,8 @@ HEALTHY_AFTER = 60.0
 """A child that lived this long (seconds) starts the pauses anew."""
 SWEEP_PATIENCE = 30.0
 """Seconds that ``--drain`` waits for the outbox to be swept before the first job is run."""
+FALSE_STARTS = 3
+"""After so many children in a row that ended before they could begin, where none has ever begun, it is given up."""
 KILL_AFTER = 15.0
 """Seconds that a child has to give its jobs back, before it is killed."""
 
@@ -62,7 +64,8 @@ class Slot:
     """The place of one child. ``pid`` is 0 while there is none; times are monotonic seconds.
 
     ``liveness``: under which names it holds leases. ``limits``: its running jobs with a time limit, and when that is
-    over, by token. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished;
+    over, by token. ``has_begun``: whether any process in here has begun to work; ``false_starts``: how many ended
+    before one did. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished;
     ``sentence``: the job that ran over its time, and in which process, when that could not be recorded before.
     """
 
@@ -71,6 +74,8 @@ class Slot:
     orders: int = -1
     started: float = 0.0
     deaths: int = 0
+    has_begun: bool = False
+    false_starts: int = 0
     start_at: float | None = 0.0
     stopped: bool = False
     liveness: Mapping[str, Liveness | Unregistered] = field(default_factory=dict)
@@ -217,10 +222,11 @@ class Supervisor:
         return found
 
     def _hear(self, slot: Slot) -> None:
-        """A child tells which job may run how long."""
-        assert slot.notices is not None
-        for notice in slot.notices.read():
-            if notice.seconds is None:
+        """A child tells that it begins, and which job may run how long."""
+        for notice in slot.notices.read() if slot.notices is not None else ():
+            if not notice.token:
+                slot.has_begun = True
+            elif notice.seconds is None:
                 slot.limits.pop(notice.token, None)
             else:
                 slot.limits[notice.token] = time.monotonic() + notice.seconds, notice
@@ -376,6 +382,7 @@ class Supervisor:
             self._swept()
             return
         self._waiting.forget(slot.number)
+        self._hear(slot)  # its last words
         verdict = slot.verdict
         if slot.sentence is not None:
             self._pass_sentence(*slot.sentence)
@@ -400,6 +407,14 @@ class Supervisor:
             return
         if code == EXIT_RECYCLED or verdict is not None:
             slot.start_at = time.monotonic()
+            return
+        slot.false_starts += not slot.has_begun
+        if slot.false_starts == FALSE_STARTS and not slot.has_begun:
+            self._codes.add(EXIT_REFUSED)
+            self._stop(
+                f"worker {slot.number} cannot start: {FALSE_STARTS} processes in a row ended before they could begin, "
+                f"this one {_how_it_ended(code)}"
+            )
             return
         self._restart(slot, pid, code, taken)
 

@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from nobroker_django import conf
+from nobroker_django import TimeLimitExceeded, conf
+from nobroker_django.cli.text import count_of
 from nobroker_django.current import worker_called
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, StorageError
 from nobroker_django.engine.files import Files
 from nobroker_django.engine.generations import Layout
-from nobroker_django.engine.job import Job, QueueStats
+from nobroker_django.engine.job import Job, QueueStats, TakenBack
 from nobroker_django.engine.liveness import Liveness, Unregistered
-from nobroker_django.engine.worker_queue import WorkerQueue
+from nobroker_django.engine.worker_queue import Settled, WorkerQueue
+from nobroker_django.execution import report_of_taken_back
 from nobroker_django.queues import open_queue
+from nobroker_django.results import name_in
 
 from .console import Console
 from .notices import Notice
@@ -38,10 +42,6 @@ CLOCK_SECONDS = 0.5
 """By so much the clock may go wrong between two looks, and not be taken to have been set."""
 COMPLAINT_SECONDS = 10.0
 """A queue that does not answer is complained about that often."""
-
-
-class TimeLimitExceeded(Exception):
-    """The task ran over its hard time limit and its process was ended."""
 
 
 @dataclass(slots=True)
@@ -164,6 +164,8 @@ class Watch:
                 watched.damaged = True
             except NobrokerError as error:
                 self._complain(name, f"could not be opened: {error}")
+            else:
+                watched.queue.tell_taken_back = partial(self._console.taken_back, name)
         return None if watched.damaged else watched.queue
 
     def bury(self, holders: Mapping[str, str], why: str, *, punish: bool) -> int:
@@ -178,7 +180,7 @@ class Watch:
                 else:
                     total += taken
                     if taken:
-                        self._console.line(f"{name}: {taken} jobs of an ended process taken back")
+                        self._console.line(f"{name}: {count_of(taken, 'job')} of an ended process taken back")
         return total
 
     def condemn(self, notice: Notice, process: int) -> bool:
@@ -193,11 +195,32 @@ class Watch:
         job = Job(notice.job_id, None, lease_token=notice.token)
         error = TimeLimitExceeded(f"hard time limit of {notice.seconds:g} s: the process was ended")
         answer = queue.exchange([Ended.failed(job, error, worker=worker_called(process))])
-        if answer.settled[0].lost is not None:
+        settled = answer.settled[0]
+        if settled.lost is not None:
             answer.drop()
             return False
         answer.confirm()
+        self._tell(queue, notice, settled)
         return True
+
+    def _tell(self, queue: WorkerQueue, notice: Notice, settled: Settled) -> None:
+        """What has become of a job that ran over its time."""
+        try:
+            now = queue.get(notice.job_id)
+        except NobrokerError:
+            return  # that it ran over its time is said in any case
+        report = report_of_taken_back(
+            TakenBack(
+                job_id=notice.job_id,
+                task=name_in(now),
+                attempts=now.errors[-1].attempt if now.errors else now.attempts,
+                max_attempts=now.max_attempts,
+                error=now.last_error or "",
+                state=settled.state or now.state,
+                available_at=settled.available_at,
+            )
+        )
+        self._console.job(notice.queue, replace(report, seconds=notice.seconds))
 
     def stats(self) -> list[QueueStats]:
         """The counts of each queue.

@@ -97,6 +97,16 @@ def fail(path: str, text: str) -> None:
 
 
 @task
+def leave_behind(directory: str) -> None:
+    """Fork a process that lives on, and leave its id in ``behind``."""
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            signal.pause()
+    trace(Path(directory) / "behind", str(pid))
+
+
+@task
 def wreck(how: str) -> str:
     """Damage the surroundings of the worker."""
     if how == "stdout":

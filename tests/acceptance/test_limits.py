@@ -97,7 +97,7 @@ def test_a_job_over_its_hard_limit_has_failed_whatever_it_does(place, configure,
     until(lambda: place.queue().get(late.id).state is JobState.DEAD)
     job = place.queue().get(late.id)
     assert len(place.lines("late.started")) == job.attempts == 2
-    assert {error.error_class for error in job.errors} == {"nobroker_django.worker.watch.TimeLimitExceeded"}
+    assert {error.error_class for error in job.errors} == {"nobroker_django.TimeLimitExceeded"}
     processes = [pid for pid, *_ in map(str.split, place.lines("late.started"))]
     assert [error.worker for error in job.errors] == [f"{socket.gethostname()}:{pid}" for pid in processes]
     assert "hard time limit of 1 s" in (job.last_error or "")

@@ -314,11 +314,11 @@ def test_a_task_that_exceeds_its_soft_limit_has_failed_in_this_attempt(make, kin
     job, report = deliver()
     assert (report.outcome, report.error) == (
         Outcome.DEAD,
-        "nobroker_django.limits.SoftTimeLimitExceeded: soft time limit of 0.01 s",
+        "nobroker_django.SoftTimeLimitExceeded: soft time limit of 0.01 s",
     )
     error = get_queue().get(job.id).errors[-1]
     assert (error.error_class, error.message) == (
-        "nobroker_django.limits.SoftTimeLimitExceeded",
+        "nobroker_django.SoftTimeLimitExceeded",
         "soft time limit of 0.01 s",
     )
     assert chosen.__name__ in (error.traceback or "")
