@@ -57,6 +57,8 @@ def check_directory(app_configs: object = None, **kwargs: object) -> list[CheckM
         settings = conf.get_settings()
     except ImproperlyConfigured:
         return []  # check_settings says it
+    if settings.directory is None:
+        return []  # with IMMEDIATE there may be none
     return [
         *_usable(settings.dir),
         *_network(settings.dir),

@@ -14,7 +14,7 @@ from django.conf import settings as django_settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from . import announcing, compat, conf
+from . import announcing, compat, conf, testrun
 
 if TYPE_CHECKING:
     from .backend import TaskBackend
@@ -64,7 +64,7 @@ def _backend(backend: TaskBackend) -> Iterator[CheckMessage]:
 
 
 def _in_production() -> bool:
-    return not django_settings.DEBUG and not conf.in_tests()
+    return not django_settings.DEBUG and testrun.number() is None
 
 
 def _in_memory(what: str) -> CheckMessage:

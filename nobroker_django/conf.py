@@ -9,24 +9,19 @@ Top-level keys are defaults for every queue; ``QUEUES`` may override them queue 
 
 from __future__ import annotations
 
-import atexit
 import difflib
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.conf import settings as django_settings
-from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from . import testrun
 from .engine import options as checks
 from .engine.backoff import BackoffPolicy
 from .engine.errors import InvalidOptionError
@@ -37,6 +32,11 @@ DEFAULT_QUEUE = "default"
 _T = TypeVar("_T")
 _Policy = TypeVar("_Policy", BackoffPolicy, CompactionPolicy)
 _Check = Callable[[object, str], Any]
+_MISSING = (
+    "NOBROKER['DIR'] is missing. Set it to a directory on a local disk, outside MEDIA_ROOT and STATIC_ROOT, that the "
+    "web processes and the workers may write to. Only with DEBUG = True and BASE_DIR set is there a default (BASE_DIR "
+    "/ '.nobroker')."
+)
 READ_FROM = frozenset({"NOBROKER", "DEBUG", "BASE_DIR"})
 """The Django settings that the parsed form depends on."""
 
@@ -61,7 +61,7 @@ class QueueSettings:
 class Settings:
     """The whole of ``NOBROKER``: where the queues are, which there are, and the defaults of the Django layer."""
 
-    dir: Path
+    directory: Path | None
     queues: Mapping[str, QueueSettings]
     unknown_task_delay: float = 60.0
     on_commit: bool = True
@@ -70,6 +70,17 @@ class Settings:
     immediate: bool = False
     imports: tuple[str, ...] = ()
 
+    @property
+    def dir(self) -> Path:
+        """Where the queues are.
+
+        Raises:
+            ImproperlyConfigured: ``DIR`` is missing, which only ``IMMEDIATE`` lets pass.
+        """
+        if self.directory is None:
+            raise ImproperlyConfigured(_MISSING)
+        return self.directory
+
 
 def get_settings() -> Settings:
     """The parsed ``NOBROKER``.
@@ -77,20 +88,18 @@ def get_settings() -> Settings:
     Raises:
         ImproperlyConfigured: a key is unknown, a value has the wrong type or range, or ``DIR`` is missing.
     """
-    global _parsed
-    if _parsed is None:
+    global _parsed, _parsed_in
+    test_run = testrun.number()
+    if _parsed is None or _parsed_in != test_run:
         _parsed = parse_settings(
             getattr(django_settings, "NOBROKER", {}),
             debug=bool(django_settings.DEBUG),
             base_dir=getattr(django_settings, "BASE_DIR", None),
-            testing=in_tests(),
+            test_run=test_run,
+            replaced=testrun.directory_in_module(django_settings),
         )
+        _parsed_in = test_run
     return _parsed
-
-
-def in_tests() -> bool:
-    """Whether a test runner has set up Django's test environment."""
-    return hasattr(mail, "outbox")
 
 
 def queue_settings(alias: str) -> QueueSettings:
@@ -110,15 +119,23 @@ def queue_settings(alias: str) -> QueueSettings:
         ) from None
 
 
-def parse_settings(value: object, *, debug: bool, base_dir: object = None, testing: bool = False) -> Settings:
+def parse_settings(
+    value: object,
+    *,
+    debug: bool,
+    base_dir: object = None,
+    test_run: int | None = None,
+    replaced: object = None,
+) -> Settings:
     """``NOBROKER`` as typed objects.
 
     Args:
         value: the setting as the user wrote it.
         debug: Django's ``DEBUG``: allows ``DIR`` to be left out.
         base_dir: the project's ``BASE_DIR``, below which the default ``DIR`` lies.
-        testing: whether a test runner has set up Django's test environment (``mail.outbox`` is there). All of them
-            turn ``DEBUG`` off; the default ``DIR`` is then a temporary one.
+        test_run: the number of this process in a test run (``testrun.number``), whose default ``DIR`` is a temporary
+            one.
+        replaced: a ``DIR`` that a test run does not use either: that of the settings module.
 
     Raises:
         ImproperlyConfigured: see ``get_settings``.
@@ -130,8 +147,11 @@ def parse_settings(value: object, *, debug: bool, base_dir: object = None, testi
     options: dict[str, Any] = {
         name: check(given[key], f"NOBROKER[{key!r}]") for key, (name, check) in _GLOBAL_KEYS.items() if key in given
     }
+    directory = _directory(given.get("DIR"), debug=debug, base_dir=base_dir, test_run=test_run, replaced=replaced)
+    if directory is None and not options.get("immediate"):
+        raise ImproperlyConfigured(_MISSING)
     return Settings(
-        dir=_directory(given.get("DIR"), debug=debug, base_dir=base_dir, testing=testing),
+        directory=directory,
         queues=_queues(given.get("QUEUES", {DEFAULT_QUEUE: {}}), shared),
         **options,
     )
@@ -192,30 +212,18 @@ def _queue_values(given: Mapping[str, Any], where: str, shared: Mapping[str, Any
     return values
 
 
-@cache
-def _directory_of_tests() -> Path:
-    """One for this test run, removed at its end: no worker of the project is to meet the jobs of tests."""
-    path, pid = tempfile.mkdtemp(prefix="nobroker-tests-"), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == pid:  # not a forked child, which uses it as well
-            shutil.rmtree(path, ignore_errors=True)
-
-    atexit.register(remove)
-    return Path(path)
+def _directory(value: object, *, debug: bool, base_dir: object, test_run: int | None, replaced: object) -> Path | None:
+    path = _given_directory(value)
+    if test_run is not None and (path is None or value == replaced):
+        return testrun.directory(test_run)
+    if path is None and debug and isinstance(base_dir, str | Path) and str(base_dir):
+        return Path(base_dir).absolute() / ".nobroker"
+    return path
 
 
-def _directory(value: object, *, debug: bool, base_dir: object, testing: bool) -> Path:
+def _given_directory(value: object) -> Path | None:
     if value is None:
-        if testing and not debug:
-            return _directory_of_tests()
-        if debug and isinstance(base_dir, str | Path) and str(base_dir):
-            return Path(base_dir).absolute() / ".nobroker"
-        raise ImproperlyConfigured(
-            "NOBROKER['DIR'] is missing. Set it to a directory on a local disk, outside MEDIA_ROOT and STATIC_ROOT, "
-            "that the web processes and the workers may write to. Only with DEBUG = True and BASE_DIR set is there a "
-            "default (BASE_DIR / '.nobroker')."
-        )
+        return None
     if not isinstance(value, str | Path) or not str(value):
         raise ImproperlyConfigured(f"NOBROKER['DIR'] must be a str or a Path, not {value!r}.")
     path = Path(value)
@@ -334,6 +342,7 @@ _GLOBAL_KEYS: dict[str, tuple[str, _Check]] = {
     "IMPORTS": ("imports", _texts),
 }
 _parsed: Settings | None = None
+_parsed_in: int | None = None
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:

@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -22,7 +23,8 @@ from .engine.worker_queue import WorkerQueue
 logger = logging.getLogger("nobroker_django")
 
 _lock = threading.Lock()
-_opened: dict[str, WorkerQueue] = {}
+_opened: dict[tuple[str, Path], WorkerQueue] = {}
+"""By name and directory: a test run begins in a process that may have opened queues before."""
 
 
 def get_queue(alias: str = conf.DEFAULT_QUEUE) -> WorkerQueue:
@@ -34,10 +36,11 @@ def get_queue(alias: str = conf.DEFAULT_QUEUE) -> WorkerQueue:
         NobrokerError: the queue cannot be opened.
     """
     options = conf.queue_settings(alias)
+    key = alias, conf.get_settings().dir
     with _lock:
-        queue = _opened.get(alias)
+        queue = _opened.get(key)
         if queue is None:
-            queue = _opened[alias] = open_queue(alias, options)
+            queue = _opened[key] = open_queue(alias, options)
         return queue
 
 

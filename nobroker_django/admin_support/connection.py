@@ -228,12 +228,13 @@ def queue_names() -> tuple[str, ...]:
 def _look(queue: str) -> Source:
     try:
         settings = conf.get_settings()
+        directory = settings.dir
     except ImproperlyConfigured as error:
         return source.nothing(str(error))
     name = queue or next(iter(settings.queues))
     if name not in settings.queues:
         return source.nothing(f"There is no queue “{name}” in the settings.")
-    return source.look(settings.dir, name)
+    return source.look(directory, name)
 
 
 def _settings_changed(*, setting: str, **kwargs: Any) -> None:

@@ -57,7 +57,10 @@ urlpatterns = [path("admin/", admin.site.urls)]
 from django.contrib.auth.models import User
 from django.test import TestCase, TransactionTestCase
 from nobroker_django.models import Job
+from nobroker_django.queues import get_queue
 from shop.models import Jobs
+def setUpModule():
+    get_queue().enqueue({"task": "t"}, job_id="one")
 class Plain(TestCase):
     def test_the_list(self):
         Jobs.objects.create(name="x")
@@ -73,6 +76,9 @@ class Flushing(TransactionTestCase):
     "test_with_pytest.py": """
 import pytest
 from nobroker_django.models import Job
+from nobroker_django.queues import get_queue
+def setup_module():
+    get_queue().enqueue({"task": "t"}, job_id="one")
 @pytest.mark.django_db
 def test_with_the_mark():
     assert Job.objects.count() == 1

@@ -110,7 +110,7 @@ def test_a_setting_that_is_no_dictionary_is_one_error(settings, value):
 
 
 def test_a_missing_directory_setting_is_an_error_with_debug_off_only(settings, tmp_path, monkeypatch):
-    monkeypatch.delattr("django.core.mail.outbox")  # as outside tests
+    monkeypatch.setattr("nobroker_django.testrun.number", lambda: None)
     settings.NOBROKER = {}
     assert found() == ["E001"]
     assert "NOBROKER['DIR'] is missing" in text()
@@ -477,7 +477,7 @@ def test_a_backend_beside_wrong_settings_leaves_the_word_to_them(backend, change
 def test_a_backend_without_queues_is_for_development_and_tests(backend, settings, monkeypatch, kind):
     backend(f"nobroker_django.backend.{kind}")
     assert found() == []
-    monkeypatch.setattr("nobroker_django.conf.in_tests", lambda: False)
+    monkeypatch.setattr("nobroker_django.testrun.number", lambda: None)
     assert found() == ["W011"]
     settings.DEBUG = True
     assert found() == []
@@ -486,9 +486,19 @@ def test_a_backend_without_queues_is_for_development_and_tests(backend, settings
 def test_immediate_is_for_development_and_tests(change, settings, monkeypatch):
     change(IMMEDIATE=True)
     assert found() == []
-    monkeypatch.setattr("nobroker_django.conf.in_tests", lambda: False)
+    monkeypatch.setattr("nobroker_django.testrun.number", lambda: None)
     assert found() == ["W011"]
     settings.DEBUG = True
     assert found() == []
     change(IMMEDIATE="yes")
     assert found() == ["E001"]
+
+
+def test_immediate_needs_no_directory_and_what_does_says_so(settings, monkeypatch):
+    monkeypatch.setattr("nobroker_django.testrun.number", lambda: None)
+    settings.NOBROKER = {"IMMEDIATE": True}
+    assert found() == ["W011"]
+    result = task(name="at once")(lambda: 3).enqueue()
+    assert result.return_value == 3
+    with pytest.raises(CommandError, match=r"NOBROKER\['DIR'\] is missing"):
+        call_command("nobroker_stats")
