@@ -49,7 +49,12 @@ def add_dlq(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", dest="everything", help="with --requeue: all dead letters; asks")
     parser.add_argument("--task", metavar="NAME", help="only dead letters of this task")
-    parser.add_argument("--error-class", metavar="NAME", help="only those whose last error is of this class")
+    parser.add_argument(
+        "--error-class",
+        metavar="NAME",
+        help="only those whose last error is of this class, with its module or without",
+    )
+    parser.add_argument("--discard", nargs="+", metavar="ID", help="forget these; asks")
     parser.add_argument("--prune", action="store_true", help="forget the dead letters that are --older-than; asks")
     parser.add_argument(
         "--older-than", type=values.age, metavar="AGE", help="with --prune: dead for at least so long, such as 30d"

@@ -1,4 +1,4 @@
-"""Commands that change a queue as an operator does: requeue and prune dead letters, purge, compact.
+"""Commands that change a queue as an operator does: requeue, discard and prune dead letters, purge, compact.
 
 Invariant: what cannot be taken back asks first, and says what it is about to do. Nothing here creates a queue.
 """
@@ -6,7 +6,7 @@ Invariant: what cannot be taken back asks first, and says what it is about to do
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -25,17 +25,19 @@ _PAGE = 1000
 
 
 def dlq(context: Context, options: Options) -> None:
-    """List the dead letters, or requeue or prune them.
+    """List the dead letters, or requeue, discard or prune them.
 
     Raises:
         UsageError: the options do not go together.
     """
-    requeue, prune = options["requeue"] is not None, options["prune"]
+    requeue, discard, prune = options["requeue"] is not None, options["discard"] is not None, options["prune"]
     if options["older_than"] is not None and not prune:
         raise UsageError("--older-than says which dead letters to --prune")
-    if requeue and prune:
-        raise UsageError("either --requeue or --prune")
-    if prune:
+    if requeue + discard + prune > 1:
+        raise UsageError("one of --requeue, --discard and --prune")
+    if discard:
+        _discard(context, options)
+    elif prune:
         _prune(context, options)
     elif requeue or options["everything"]:
         _requeue(context, options)
@@ -72,14 +74,59 @@ def requeue_some(context: Context, job_ids: list[str]) -> tuple[int, list[str]]:
     count = 0
     missing = dict.fromkeys(job_ids)
     for _, queue in _existing(context):
-        for job_id in job_ids:
+        for job_id in _dead_of(queue, job_ids):
             try:
-                if queue.get(job_id).state is JobState.DEAD:
-                    count += queue.requeue_dead(job_id)
-                    missing.pop(job_id, None)
+                count += queue.requeue_dead(job_id)
+                missing.pop(job_id, None)
             except (JobNotFoundError, NotLeasedError):
                 continue
     return count, list(missing)
+
+
+def _dead_of(queue: Queue, job_ids: list[str]) -> Iterator[str]:
+    """Those that are dead letters of this queue."""
+    for job_id in job_ids:
+        try:
+            if queue.get(job_id).state is JobState.DEAD:
+                yield job_id
+        except JobNotFoundError:
+            pass
+
+
+def _discard(context: Context, options: Options) -> None:
+    if options["everything"] or Filter("dead", options["task"], options["error_class"]) != Filter("dead"):
+        raise UsageError("--discard goes by ids; --prune --older-than AGE takes --task and --error-class")
+    ids = list(dict.fromkeys(options["discard"]))
+    found = {name: list(_dead_of(queue, ids)) for name, queue in _existing(context)}
+    missing = [job_id for job_id in ids if not any(job_id in some for some in found.values())]
+    _confirm_forgetting(context, found, "nothing was discarded")
+    discarded = _forget(context, found)
+    if context.as_json:
+        context.out.json({"discarded": discarded, "not_found": missing})
+    else:
+        context.out.line(f"{discarded} discarded")
+    if missing:
+        raise Refusal(f"no dead letter has the id {', '.join(missing)}")
+
+
+def _confirm_forgetting(context: Context, found: Mapping[str, list[str]], otherwise: str) -> None:
+    total = sum(map(len, found.values()))
+    if total:
+        queues = ", ".join(name for name in found if found[name])
+        context.confirm(f"Forget {count_of(total, 'dead letter')} of {queues}, for ever?", otherwise)
+
+
+def _forget(context: Context, found: Mapping[str, list[str]]) -> int:
+    """Forget dead letters, given by queue; how many."""
+    count = 0
+    for name, ids in found.items():
+        if not ids:
+            continue
+        with context.writing(name) as queue:
+            for at in range(0, len(ids), _PAGE):
+                some = ids[at : at + _PAGE]
+                count += len(some) - len(queue.discard_dead(some))
+    return count
 
 
 def _requeue_matching(queue: Queue, chosen: Filter) -> int:
@@ -99,18 +146,8 @@ def _prune(context: Context, options: Options) -> None:
         raise UsageError("--all is for --requeue; --prune goes by --older-than")
     chosen = Filter("dead", options["task"], options["error_class"], died_before=time.time() - age)
     found = {name: [job.id for job in looking.jobs_of(queue, chosen)] for name, queue in _existing(context)}
-    total = sum(map(len, found.values()))
-    if total:
-        what = count_of(total, "dead letter")
-        context.confirm(
-            f"Forget {what} of {', '.join(name for name in found if found[name])}, for ever?", "nothing was pruned"
-        )
-    pruned = 0
-    for name, ids in found.items():
-        with context.writing(name) as queue:
-            for at in range(0, len(ids), _PAGE):
-                some = ids[at : at + _PAGE]
-                pruned += len(some) - len(queue.discard_dead(some))
+    _confirm_forgetting(context, found, "nothing was pruned")
+    pruned = _forget(context, found)
     if context.as_json:
         context.out.json({"pruned": pruned})
     else:
@@ -134,7 +171,8 @@ def purge(context: Context, options: Options) -> None:
             if (number := getattr(counts, state))
         )
         if counts.total:
-            context.confirm(f"Forget all {counts.total} jobs of {name} ({states}), for ever?", "nothing was purged")
+            jobs = "the only job" if counts.total == 1 else f"all {counts.total} jobs"
+            context.confirm(f"Forget {jobs} of {name} ({states}), for ever?", "nothing was purged")
         purged = queue.purge() if counts.total else 0
         results.append({"queue": name, "purged": purged})
         if not context.as_json:

@@ -27,7 +27,10 @@ STATES = ("ready", "delayed", "leased", "done", "dead")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs are meant; ``None`` leaves that open. ``since`` (enqueued) and ``died_before`` are Unix times."""
+    """Which jobs are meant; ``None`` leaves that open. ``since`` (enqueued) and ``died_before`` are Unix times.
+
+    ``error_class`` without a dot is a class of that name in any module.
+    """
 
     state: str | None = None
     task: str | None = None
@@ -36,28 +39,36 @@ class Filter:
     died_before: float | None = None
 
     def page(self, queue: Queue, after: int) -> list[Job]:
-        """The next jobs that are meant, but for ``died_before``, behind the ``seq`` ``after``."""
+        """The next jobs behind the ``seq`` ``after``, among them all that are meant: see ``passes``."""
         waits = self.state in ("ready", "delayed")
         return queue.list_jobs(
             "ready" if waits else self.state,
             limit=PAGE,
             after=after,
             task=self.task,
-            error_class=self.error_class,
+            error_class=None if self._any_module else self.error_class,
             since=self.since,
             delayed=self.state == "delayed" if waits else None,
         )
 
-    def died_in_time(self, job: Job) -> bool:
-        """Whether ``died_before`` lets the job pass."""
+    def passes(self, job: Job) -> bool:
+        """Whether a job of ``page`` is meant."""
+        if self._any_module:
+            last = job.errors[-1].error_class if job.errors else None
+            if last is None or last.rpartition(".")[2] != self.error_class:
+                return False
         return self.died_before is None or (documents.died_at(job) or 0.0) < self.died_before
+
+    @property
+    def _any_module(self) -> bool:
+        return self.error_class is not None and "." not in self.error_class
 
 
 def jobs_of(queue: Queue, wanted: Filter) -> Iterator[Job]:
     """The jobs that are meant, in insertion order; a page of them is held at a time."""
     after = -1
     while page := wanted.page(queue, after):
-        yield from filter(wanted.died_in_time, page)
+        yield from filter(wanted.passes, page)
         after = page[-1].seq
 
 

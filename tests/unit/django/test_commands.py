@@ -275,6 +275,66 @@ def test_dlq_prunes_what_is_old_after_asking(monkeypatch):
     assert run("nobroker_dlq", "--prune", "--older-than", "30d") == "0 pruned\n"  # nothing to ask about
 
 
+class TimeLimitExceeded(Exception):
+    pass
+
+
+def test_dlq_takes_the_name_of_an_error_class_with_its_module_or_without():
+    mine = make_dead_task("a.b", TimeLimitExceeded("x"))
+    other = make_dead_task("a.b", ValueError("x"))
+    nameless = make_dead_task("a.b", "x")
+
+    def ids(name):
+        return [job["id"] for job in run_json("nobroker_dlq", "--error-class", name)["jobs"]]
+
+    assert ids("TimeLimitExceeded") == ids(f"{__name__}.TimeLimitExceeded") == [mine]
+    assert ids("elsewhere.TimeLimitExceeded") == ids("LimitExceeded") == ids("None") == []
+    assert run("nobroker_dlq", "--requeue", "--error-class", "TimeLimitExceeded") == "1 requeued\n"
+    assert [job.id for job in get_queue().dlq()] == [other, nameless]
+
+
+def test_dlq_discards_the_named_dead_letters_of_any_queue_after_asking(monkeypatch, capsys):
+    first, second, third = make_dead(), make_dead(), make_dead(alias="emails")
+    monkeypatch.setattr("builtins.input", lambda prompt: "")
+    assert "nothing was discarded" in refused("nobroker_dlq", "--discard", first, third, code=1)
+    assert "Forget 2 dead letters of default, emails, for ever?" in capsys.readouterr().err
+    assert (get_queue().stats().dead, get_queue("emails").stats().dead) == (2, 1)
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    assert run("nobroker_dlq", "--discard", first, third, first) == "2 discarded\n"
+    assert [job.id for job in get_queue().dlq()] == [second]
+    assert get_queue("emails").stats().total == 0
+    monkeypatch.undo()
+    assert run_json("nobroker_dlq", "--discard", second, "--yes") == {"schema": 1, "discarded": 1, "not_found": []}
+
+
+def test_dlq_names_the_ids_that_are_no_dead_letters_and_discards_the_others():
+    dead = make_dead()
+    alive = add.enqueue(1).id
+    message = refused("nobroker_dlq", "--discard", dead, alive, "nothing", "--yes", code=1)
+    assert message == f"no dead letter has the id {alive}, nothing"
+    assert get_queue().stats().dead == 0
+    assert get_queue().get(alive).state is JobState.READY
+    assert refused("nobroker_dlq", "--discard", "nothing", code=1) == "no dead letter has the id nothing"  # not asked
+
+
+@pytest.mark.parametrize(
+    "args", [["--requeue", "x"], ["--prune"], ["--all"], ["--task", "x.y"], ["--error-class", "E"]]
+)
+def test_dlq_discards_by_ids_alone(args):
+    dead = make_dead()
+    refused("nobroker_dlq", "--discard", dead, *args, "--yes", code=2)
+    assert get_queue().stats().dead == 1
+
+
+def test_a_key_is_free_when_its_dead_letter_is_discarded(make):
+    made = make(lambda: 1 / 0, name="unique work", unique=True)
+    dead = made.using(max_attempts=1).enqueue()
+    execute(get_queue(), get_queue().lease_one())
+    assert made.enqueue().created is False
+    assert run("nobroker_dlq", "--discard", dead.id, "--yes") == "1 discarded\n"
+    assert made.enqueue().created is True
+
+
 @pytest.mark.parametrize(
     "args", [["--prune"], ["--older-than", "1d"], ["--prune", "--older-than", "1d", "--requeue", "x"]]
 )
