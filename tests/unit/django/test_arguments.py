@@ -458,6 +458,13 @@ def test_a_typed_dictionary_further_down_is_found_at_the_first_use(late):
     assert result.return_value == [date(2030, 1, 1)]
 
 
+def test_the_keys_of_one_further_down_count_for_unique_work(late):
+    module = late(OPTIONS.replace("@task", "@task(unique=True)"))
+    module.Day = date
+    days = (date(2030, 1, 1), date(2030, 1, 1), date(2030, 1, 2))
+    assert [module.work.enqueue(day=day).created for day in days] == [True, False, True]
+
+
 def test_one_further_down_that_cannot_be_passed_is_refused_at_every_use(late):
     module = late(OPTIONS)
     module.Day = HttpRequest

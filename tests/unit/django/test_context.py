@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.management import CommandError
 from django.db import transaction
 
 import nobroker_django
@@ -17,6 +18,7 @@ from nobroker_django.queues import get_queue
 from nobroker_django.testing import run_jobs
 
 from .test_backend import backend, django_task
+from .test_commands import run
 
 __all__ = ["django_task"]
 needs_framework = pytest.mark.skipif(not compat.AVAILABLE, reason="this Django has no task framework")
@@ -149,6 +151,15 @@ def test_the_key_of_unique_work_is_made_of_the_other_arguments(make):
     assert by_function.enqueue(1).created is False
     with pytest.raises(InvalidOptionError, match="has no parameter 'context'"):
         make(lambda context, a: a, name="g", takes_context=True, unique=["context"])
+
+
+def test_a_call_by_hand_leaves_it_to_the_worker_too():
+    run("nobroker_enqueue", told.name, "--args", '["2026-01-02"]', "--kwargs", '{"note": "by hand"}')
+    with pytest.raises(CommandError, match="day"):
+        run("nobroker_enqueue", told.name, "--args", '[{}, "2026-01-02"]')
+    assert [report.error for report in run_jobs()] == [""]
+    [job] = get_queue().list_jobs()
+    assert job.result[4:] == ["2026-01-02", 0, "by hand"]
 
 
 def test_it_is_there_without_a_queue(immediate):
