@@ -157,7 +157,6 @@ class Arguments:
                     self._converters = {**self._converters, **anew._converters}
                     self.binding = anew.binding
             except AnnotationError as error:  # a class that came later, and cannot be passed
-                self._unresolved.pop(name, None)
                 self._late[name] = str(error).rstrip(".")
                 self._refuse(name, self._late[name])
 

@@ -458,6 +458,20 @@ def test_a_typed_dictionary_further_down_is_found_at_the_first_use(late):
     assert result.return_value == [date(2030, 1, 1)]
 
 
+def test_which_keys_are_required_is_known_where_annotations_are_text_too(late):
+    source = OPTIONS.replace("    day: Day\n", "    day: Required[date]\n    size: NotRequired[int]\n    note: str\n")
+    module = late(source.replace("TypedDict, Unpack", "NotRequired, Required, TypedDict, Unpack"))
+    module.work.enqueue(day=date(2030, 1, 1), note="x")
+    for missing in ({"note": "x"}, {"day": date(2030, 1, 1), "size": 1}):
+        with pytest.raises(TaskArgumentError, match="missing a required"):
+            module.work.enqueue(**missing)
+    source = source.replace("(TypedDict)", "(TypedDict, total=False)")
+    optional = late(source.replace("TypedDict, Unpack", "NotRequired, Required, TypedDict, Unpack"))
+    optional.work.enqueue(day=date(2030, 1, 1))
+    with pytest.raises(TaskArgumentError, match=r"missing a required .*'day'"):
+        optional.work.enqueue(size=1)
+
+
 def test_the_keys_of_one_further_down_count_for_unique_work(late):
     module = late(OPTIONS.replace("@task", "@task(unique=True)"))
     module.Day = date
