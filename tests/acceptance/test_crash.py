@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 
 import pytest
 
@@ -27,6 +28,7 @@ def test_the_job_of_a_killed_child_runs_again_at_once(place):
     assert result.wait(timeout=60).attempts == 2
     [error] = result.errors
     assert error.error_class == "WorkerDied"
+    assert result.worker_ids == [f"{socket.gethostname()}:{second}"]  # the first one could not tell
     assert f"pid {first}) was killed by SIGKILL" in (error.message or "")
     assert error.at < place.queue().get(result.id).enqueued_at + 29  # the lease would have lasted longer
     until(lambda: len(work.children()) == 3)

@@ -67,7 +67,7 @@ def test_a_job_that_cannot_be_interrupted_ends_at_its_hard_limit_and_the_worker_
     work = place.work("--threads", 1)
     until(lambda: place.queue().get(result.id).state is JobState.DEAD)
     job = place.queue().get(result.id)
-    assert [error.error_class for error in job.errors] == ["nobroker_django.worker.watch.TimeLimitExceeded"]
+    assert [error.error_class for error in job.errors] == ["nobroker_django.TimeLimitExceeded"]
     assert jobs.note.enqueue(str(place / "trace"), "x").wait(timeout=60).attempts == 1
     work.signal(signal.SIGTERM)
     assert work.end() == 0
