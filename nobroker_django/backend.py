@@ -87,6 +87,8 @@ class TaskBackend(compat.BaseTaskBackend):
             super().validate_task(SimpleNamespace(run_after=None, **{name: getattr(task, name) for name in kept}))
             entry = self._registered(task, options, own)
         except (InvalidOptionError, AnnotationError) as error:
+            if isinstance(error, InvalidOptionError):
+                error.without_outcome()
             raise compat.InvalidTask(str(error)) from error
         return self._announced(entry, options, task)
 

@@ -32,7 +32,7 @@ def instant(run_after: datetime, option: str = "run_after") -> float:
         InvalidOptionError: not a ``datetime``, without an offset under ``USE_TZ``, or after the year 9999 in UTC.
     """
     if not isinstance(run_after, datetime):
-        raise InvalidOptionError(option, f"a datetime is needed, not {run_after!r}. Nothing was stored.")
+        raise InvalidOptionError(option, f"a datetime or a timedelta is needed, not {checks.shown(run_after)}")
     try:
         if timezone.is_naive(run_after):
             if settings.USE_TZ:

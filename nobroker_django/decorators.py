@@ -22,7 +22,7 @@ from .annotations import namespace_of, signature_of
 from .arguments import Arguments
 from .datetimes import moment
 from .engine.backoff import BackoffPolicy
-from .engine.errors import InvalidOptionError
+from .engine.errors import InvalidOptionError, storing_nothing
 from .enqueueing import enqueue_all, enqueue_one
 from .limits import Limits, chosen_limits
 from .naming import location, named, names
@@ -438,20 +438,22 @@ def task(
             of a module and has no name, or has no parameter for the context that it takes.
         AnnotationError: no argument that fits the annotation of a parameter could be passed to a worker.
     """
-    options = CallOptions(
-        queue_name=queue_name,
-        priority=priority,
-        max_attempts=max_attempts,
-        visibility_timeout=visibility_timeout,
-        database=database,
-        on_commit=on_commit,
-    )
-    policy = backoff_policy(backoff)
-    limits = chosen_limits(soft_time_limit, time_limit)
-    other_names = names(aliases)
-    if not isinstance(takes_context, bool):
-        raise InvalidOptionError("takes_context", f"True or False is needed, not {takes_context!r:.200}")
+    with storing_nothing():
+        options = CallOptions(
+            queue_name=queue_name,
+            priority=priority,
+            max_attempts=max_attempts,
+            visibility_timeout=visibility_timeout,
+            database=database,
+            on_commit=on_commit,
+        )
+        policy = backoff_policy(backoff)
+        limits = chosen_limits(soft_time_limit, time_limit)
+        other_names = names(aliases)
+        if not isinstance(takes_context, bool):
+            raise InvalidOptionError("takes_context", f"True or False is needed, not {takes_context!r:.200}")
 
+    @storing_nothing()
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         chosen, _ = named(function, name, other_names)
         made = _KINDS[inspect.iscoroutinefunction(function), takes_context](

@@ -6,10 +6,19 @@ Invariant: a name that is accepted is printable text, and a function that has no
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .engine.errors import InvalidOptionError
+
+_BUILT_IN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+)
 
 
 def location(function: Callable[..., Any]) -> str:
@@ -25,14 +34,31 @@ def named(function: Callable[..., Any], name: str | None, aliases: Iterable[str]
     """
     if not inspect.isroutine(function):
         raise InvalidOptionError("function", f"@task decorates functions, not {function!r:.200}")
+    if isinstance(function, _BUILT_IN):
+        raise InvalidOptionError(
+            "function",
+            f"{_shown(function)} is built in or compiled; write a function that calls it, and make that a task",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOptionError(
+            "function",
+            f"{_shown(function)} is a generator function: calling it runs nothing of it. Make a function a task "
+            "that loops over it",
+        )
     if name is not None:
         return names((name,), "name")[0], names(aliases)
     path = location(function)
     if "<" in path:
         raise InvalidOptionError(
-            "name", f"{path} is not at the top of a module: no worker could find it. Move it, or give it a name=..."
+            "name",
+            f"{path} is not at the top of a module: no worker could find it. Move it, or name it: @task(name=…)",
         )
     return path, names(aliases)
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None)
+    return f"{module}.{function.__qualname__}" if module else function.__qualname__
 
 
 def names(given: Iterable[str], option: str = "aliases") -> tuple[str, ...]:

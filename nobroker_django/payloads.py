@@ -83,4 +83,7 @@ def parse(payload: Any) -> StoredCall:
 
 
 def _annotation_hint(value: Any) -> str:
-    return " Annotate the parameter with its type, and it arrives in that type." if is_known(value) else ""
+    # A subclass of dict is written as one and could not be read back; the reason says what to pass.
+    if isinstance(value, dict) or not is_known(value):
+        return ""
+    return " Annotate the parameter with its type, and it arrives in that type."

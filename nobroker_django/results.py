@@ -20,7 +20,8 @@ from django.utils.module_loading import import_string
 
 from . import compat, conf
 from .datetimes import moment
-from .engine.errors import InvalidOptionError, JobConflictError, JobNotFoundError, NobrokerError
+from .engine import options as checks
+from .engine.errors import InvalidOptionError, JobConflictError, JobNotFoundError, NobrokerError, storing_nothing
 from .engine.inspection import queue_exists
 from .engine.job import Job, JobError, JobState
 from .memory import Memory, of_settings
@@ -333,15 +334,17 @@ def load_result(task: Task[Any, R], queue_name: str, job_id: str) -> JobResult[R
         ResultNotFoundError: no queue knows such a job.
         InvalidOptionError: the job belongs to another task, or there is no such queue.
     """
-    conf.queue_settings(queue_name)
-    other = None
-    for queue, job in found_in_queues(job_id, first=queue_name):
-        if name_in(job) in (task.name, *task.aliases):
-            return result_of(task, queue, job)
-        other = other or queue
-    if other is None:
-        raise ResultNotFoundError(job_id, queue_name)
-    raise InvalidOptionError("job_id", f"job {job_id!r} of queue {other!r} is no call of {task.name}")
+    with storing_nothing():
+        conf.queue_settings(queue_name)
+        checks.job_id(job_id)
+        other = None
+        for queue, job in found_in_queues(job_id, first=queue_name):
+            if name_in(job) in (task.name, *task.aliases):
+                return result_of(task, queue, job)
+            other = other or queue
+        if other is not None:
+            raise InvalidOptionError("job_id", f"job {job_id!r} of queue {other!r} is no call of {task.name}")
+    raise ResultNotFoundError(job_id, queue_name)
 
 
 def found_in_queues(job_id: str, *, first: str = "", memory: Memory | None = None) -> Iterator[tuple[str, Job]]:

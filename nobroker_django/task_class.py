@@ -7,7 +7,7 @@ options are equal, as Django's are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -49,6 +49,10 @@ class NobrokerTask(_Fields):
         unique: Unique = False,
         **options: Any,
     ) -> None:
+        unknown = options.keys() - {field.name for field in fields(_Fields)}
+        if unknown:
+            known = ", ".join(_OF_DECORATOR)
+            raise TypeError(f"@task takes no {min(unknown)!r}; with a backend of nobroker_django it takes {known}.")
         if name is not None:
             options["task_name"] = name
         chosen: Any = aliases if isinstance(aliases, str) else tuple(aliases)
@@ -91,6 +95,10 @@ class NobrokerTask(_Fields):
 _PER_CALL = {
     "priority", "queue_name", "backend", "job_id", "max_attempts", "visibility_timeout", "database", "on_commit"
 }  # fmt: skip
+_OF_DECORATOR = (
+    "aliases", "backend", "backoff", "database", "max_attempts", "name", "on_commit", "priority", "queue_name",
+    "soft_time_limit", "takes_context", "time_limit", "unique", "visibility_timeout",
+)  # fmt: skip
 OUR_FIELDS = tuple(_Fields.__annotations__)
 
 

@@ -19,8 +19,10 @@ from django.test import TestCase, override_settings
 
 from . import conf
 from .discovery import discover
+from .engine.errors import storing_nothing
 from .engine.inspection import queue_exists
 from .engine.job import Job, JobState
+from .engine.wording import count_of
 from .execution import Report, perform_here, record
 from .queues import get_queue, open_queue
 
@@ -52,13 +54,15 @@ def run_jobs(*queues: str, delayed: bool = False, limit: int = 1000) -> list[Rep
         NobrokerError: a queue could not be used.
     """
     discover()
-    for name in queues:
-        conf.queue_settings(name)
+    with storing_nothing():
+        for name in queues:
+            conf.queue_settings(name)
     reports: list[Report] = []
     while (found := _next(queues or tuple(conf.get_settings().queues), delayed=delayed)) is not None:
         if len(reports) == limit:
             get_queue(found[0]).release([found[1]])
-            raise RuntimeError(f"{limit} jobs have run, and there are more. Does a job enqueue itself? See limit=.")
+            ran = count_of(limit, "job has run", "jobs have run")
+            raise RuntimeError(f"{ran}, and there are more. Does a job enqueue itself? See limit=.")
         queue, job = found
         reports.append(_deliver(get_queue(queue), job))
     return reports

@@ -95,7 +95,14 @@ class UniqueKey:
         return self._defaults[name]
 
     def _called(self, function: Callable[..., str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        key = function(*args, **kwargs)
+        try:
+            key = function(*args, **kwargs)
+        except Exception as error:
+            raise TaskArgumentError(
+                f"{self._task}: the function of unique failed with {type(error).__name__}: {error}. It is called with "
+                "the arguments of the task. Nothing was stored.",
+                task=self._task,
+            ) from error
         if not isinstance(key, str) or not key:
             raise TaskArgumentError(
                 f"{self._task}: unique returned {key!r:.200}; a text is needed. Nothing was stored.", task=self._task

@@ -19,7 +19,7 @@ from . import documents, files
 from .context import Context, Options
 from .each import Each
 from .exits import EXIT_DAMAGE, EXIT_REFUSED, Refusal
-from .text import table
+from .text import count_of, table
 
 PAGE = 500
 STATES = ("ready", "delayed", "leased", "done", "dead")
@@ -144,7 +144,9 @@ def _list(context: Context, wanted: Filter, limit: int, what: str) -> None:
 
 def _say_how_far_behind(context: Context, name: str, counts: QueueStats) -> None:
     if counts.behind_bytes:
-        context.out.remark(f"{name}: this is the state before the last {counts.behind_bytes} bytes of the log")
+        context.out.remark(
+            f"{name}: this is the state before the last {count_of(counts.behind_bytes, 'byte')} of the log"
+        )
 
 
 def inspect(context: Context, options: Options) -> None:
@@ -178,7 +180,8 @@ def inspect(context: Context, options: Options) -> None:
                     return
             if view.size > view.end:
                 context.out.remark(
-                    f"{name}: {view.size - view.end} bytes follow: a write under way, or a torn tail (see recover)"
+                    f"{name}: {count_of(view.size - view.end, 'more byte')}: a write under way, or a torn tail (see "
+                    "recover)"
                 )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
+from nobroker_django.engine.wording import count_of as count_of
+
 PREVIEW = 500
 
 
@@ -47,11 +49,6 @@ def duration(seconds: float) -> str:
         if whole < size * (60 if unit == "m" else 24) or unit == "d":
             return f"{whole // size}{unit}{whole % size // part:02d}{below}"
     raise AssertionError
-
-
-def count_of(number: int, one: str, many: str = "") -> str:
-    """A number with its noun: ``1 job``, ``2 jobs``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> list[str]:

@@ -2,7 +2,7 @@
 
 Reading order, which is also the order of the imports:
 
-* words everybody uses: ``errors``, ``clock``, ``options``, ``backoff``, ``thresholds``, ``failures``
+* words everybody uses: ``wording``, ``errors``, ``clock``, ``options``, ``backoff``, ``thresholds``, ``failures``
 * the operating system: ``libc``, ``files``, ``locks``, ``place``
 * bytes and meanings: ``control``, ``framing``, ``payload``, ``records``, ``job``, ``transitions``
 * files of one queue: ``generations``, ``log``, ``new_log``, ``lockfile``, ``bell``, ``liveness``, ``syncing``

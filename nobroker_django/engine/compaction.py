@@ -37,6 +37,7 @@ from .projection import UNREADABLE, Projection
 from .records import Enqueue, Snapshot
 from .schema import Stale
 from .session import Session
+from .wording import count_of
 
 logger = logging.getLogger("nobroker_django")
 _PIECE_SECONDS = 0.05
@@ -62,7 +63,7 @@ class CompactionResult:
         share = 100.0 * self.bytes_reclaimed / self.bytes_before if self.bytes_before else 0.0
         return (
             f"compacted {self.bytes_before} -> {self.bytes_after} bytes ({share:.1f}% reclaimed), "
-            f"kept {self.jobs_kept} jobs, dropped {self.jobs_dropped} finished"
+            f"kept {count_of(self.jobs_kept, 'job')}, dropped {self.jobs_dropped} finished"
         )
 
 

@@ -49,7 +49,7 @@ def differences(projection: sqlite3.Connection, replayed: sqlite3.Connection) ->
         counted[_state_name(state)] = count
     for name, count in counted.items():
         if mine.get(name) != count:
-            yield Difference(None, f"{name}: it counts {mine.get(name)} jobs, and holds {count}")
+            yield Difference(None, f"{name}: it counts {mine.get(name)} of the jobs, and holds {count}")
     yield from _jobs(projection, replayed, mine["promoted"])
     yield from _failures(projection, replayed)
 

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from .wording import count_of
+
+_OUTCOME = re.compile(r"(\.|[.;,] [Nn]othing was stored\.?)$")
 
 
 class NobrokerError(Exception):
@@ -21,17 +28,33 @@ class NobrokerError(Exception):
         """The call has recorded something about ``count`` jobs before it failed: not all of it is undone."""
         if count:
             self.stored = None
-            self.args = (f"{count} jobs of this call are dealt with, the rest is not: {self}",)
+            are = "is" if count == 1 else "are"
+            self.args = (f"{count_of(count, 'job')} of this call {are} dealt with, the rest is not: {self}",)
 
 
 class InvalidOptionError(NobrokerError, ValueError):
-    """An option has a wrong type or value; nothing was stored. ``option`` names it."""
+    """An option has a wrong type or value; nothing was stored. ``option`` names it, ``reason`` says what is wrong."""
 
     def __init__(self, option: str, message: str) -> None:
-        outcome = "" if "othing " in message else ". Nothing was stored."
-        super().__init__(f"{option}: {message}{outcome}")
         self.option = option
-        self.reason = message
+        self.reason = _OUTCOME.sub("", message)
+        says_it = "othing was " in self.reason
+        stop = "" if self.reason.endswith(("?", "!")) else "."
+        super().__init__(f"{option}: {self.reason}" + ("" if says_it else f"{stop} Nothing was stored."))
+
+    def without_outcome(self) -> None:
+        """The call was to store nothing: the message does not say that it has not."""
+        self.args = (f"{self.option}: {self.reason}",)
+
+
+@contextmanager
+def storing_nothing() -> Iterator[None]:
+    """Around what only looks or makes something: a wrong option of it is no matter of what was stored."""
+    try:
+        yield
+    except InvalidOptionError as error:
+        error.without_outcome()
+        raise
 
 
 class SerializationError(NobrokerError, ValueError):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from .clock import sleep
 from .control import MISSING, Control, Words, offset_of
-from .errors import CorruptLogError, InvalidOptionError, PointerError, StorageError
+from .errors import CorruptLogError, InvalidOptionError, PointerError, StorageError, storing_nothing
 from .files import Files
 from .framing import Frame, FrameDamage
 from .generations import Layout, list_generations, parse_pointer
@@ -189,6 +189,7 @@ def _view(files: Files, layout: Layout, log: Log) -> LogView:
         raise StorageError("read", log.path, error) from error
 
 
+@storing_nothing()
 def _log_of(files: Files, layout: Layout, generation: int) -> Log:
     try:
         return open_log(files, layout.log(generation), generation)
@@ -229,6 +230,7 @@ def tail_of(log: Log, words: Words) -> Tail:
     return log.tail() if isinstance(log, OldLog) else examine(log, words)
 
 
+@storing_nothing()
 def _log_without_pointer(files: Files, layout: Layout) -> Log:
     """The log of version 1, which wrote no pointer at first.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from . import options
 from .core import Asked, Core
-from .errors import CorruptLogError, InvalidOptionError, JobNotFoundError, StorageError
+from .errors import CorruptLogError, InvalidOptionError, JobNotFoundError, StorageError, storing_nothing
 from .failures import MAX_CLASS_BYTES
 from .job import Job, JobState, QueueStats
 from .log import Log
@@ -27,9 +27,11 @@ class Looking(Core):
         Raises:
             JobNotFoundError: no job of that id is known.
         """
+        with storing_nothing():
+            options.job_id(job_id)
 
         def act(look: Asked) -> Job:
-            row = look.unit.find(options.job_id(job_id))
+            row = look.unit.find(job_id)
             if row is None:
                 raise JobNotFoundError(job_id, self.name)
             return job_of(row, look.log, look.unit.failures_of(row))
@@ -85,9 +87,10 @@ class Looking(Core):
         Raises:
             InvalidOptionError: no such state, a negative limit, or another argument that makes no sense.
         """
-        wanted = _selection(state, task, error_class, since, delayed)
-        if limit is not None:
-            options.integer("limit", limit, least=0)
+        with storing_nothing():
+            wanted = _selection(state, task, error_class, since, delayed)
+            if limit is not None:
+                options.integer("limit", limit, least=0)
         jobs: list[Job] = []
         doubted = False
         while limit is None or len(jobs) < limit:

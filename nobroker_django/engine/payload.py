@@ -252,6 +252,8 @@ def hint(kind: type) -> str:
     names = {base.__name__ for base in kind.__mro__}
     if "Promise" in names or kind.__name__ == "__proxy__":
         return " (a lazy translation: pass str(value) in the language that you want)"
+    if "SimpleLazyObject" in names:
+        return " (a lazy object, such as request.user: pass the primary key and load the object in the task)"
     if "Model" in names:
         return " (pass the primary key and load the object in the task)"
     if "QuerySet" in names:

@@ -24,6 +24,7 @@ from .framing import FRAME_BYTES, MAX_BODY_BYTES, Frame, FrameDamage, encode_fra
 from .generations import Layout
 from .log import FIRST_OFFSET, Log
 from .records import Open, RecordType, batch_fields, encode_batch, encode_body
+from .wording import count_of
 
 logger = logging.getLogger("nobroker_django")
 SECTOR_BYTES = 512
@@ -59,10 +60,11 @@ class RecoveryReport:
 
     def describe(self) -> str:
         """One line for people."""
-        checked = f"{self.records_applied} records ({self.bytes_scanned} bytes) checked"
+        checked = f"{count_of(self.records_applied, 'record')} ({count_of(self.bytes_scanned, 'byte')}) checked"
         if not self.repaired:
             return f"whole, {checked}"
-        return f"{self.bytes_discarded} bytes cut off at byte {self.offset}, kept in {self.kept_path}; {checked}"
+        cut = f"{count_of(self.bytes_discarded, 'byte')} cut off at byte {self.offset}"
+        return f"{cut}, kept in {self.kept_path}; {checked}"
 
 
 @dataclass(frozen=True, slots=True)

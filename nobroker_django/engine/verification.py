@@ -31,6 +31,7 @@ from .records import Enqueue, Lease, Record, Snapshot, batch_fields
 from .recovery import Tail
 from .schema import STATES, Stale
 from .unit import Unit
+from .wording import count_of
 
 _ATTEMPTS = 3
 _PIECE_FRAMES = 1000
@@ -231,8 +232,8 @@ class _Check:
             why = tail.damage.reason if tail.damage else "an incomplete write"
             self._add(
                 Kind.TORN_TAIL,
-                f"{tail.size - tail.good} bytes ({why}). No acknowledged job is in them; the next writer cuts them "
-                "off and keeps them",
+                f"{count_of(tail.size - tail.good, 'byte')} ({why}). No acknowledged job is in there; the next writer "
+                "cuts that off and keeps it",
                 tail.good,
             )
 
@@ -319,7 +320,9 @@ class _Check:
 
     def _note_the_rest(self) -> None:
         if self._log.snapshot.ignored:
-            self.found.notes.append(f"{self._log.snapshot.ignored} records of earlier generations fitted no job")
+            self.found.notes.append(
+                f"{count_of(self._log.snapshot.ignored, 'record')} of earlier generations fitted no job"
+            )
         for generation in list_generations(self._files, self._layout):
             if generation > self._log.generation:
                 self.found.notes.append(

@@ -44,7 +44,7 @@ def chosen_databases(given: Sequence[str] | None) -> list[str]:
     try:
         known = databases()
     except DatabaseError as error:
-        raise Refusal(f"a database cannot be asked whether it has an outbox: {error}") from error
+        raise Refusal(str(error)) from error
     for alias in given or ():
         if alias not in known:
             raise UsageError(f"database {alias!r} has no outbox; those that have one: {', '.join(known) or 'none'}")

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from django.db import Error as DatabaseError
 from django.db import connections, router, transaction
 
 from nobroker_django import conf
@@ -81,9 +82,16 @@ def databases() -> list[str]:
     """The databases that have an outbox.
 
     Raises:
-        django.db.Error: one of them cannot be asked.
+        django.db.Error: one of them cannot be asked; the message says which.
     """
-    return [alias for alias in connections if has_outbox(alias)]
+    found = []
+    for alias in connections:
+        try:
+            if has_outbox(alias):
+                found.append(alias)
+        except DatabaseError as error:
+            raise DatabaseError(f"database {alias!r} cannot be asked for rows of the outbox: {error}") from error
+    return found
 
 
 def has_outbox(database: str) -> bool:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from nobroker_django.cli.text import count_of
 from nobroker_django.engine.bell import SAFETY_SECONDS
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, QueueClosedError
@@ -183,7 +184,7 @@ class Clerk:
         """Whether this process is to make room for a new one."""
         most = self._options.max_jobs_per_process
         if most is not None and self._ended >= most:
-            self._console.line(f"{self._ended} jobs have run: a new process takes over")
+            self._console.line(f"{count_of(self._ended, 'job has run', 'jobs have run')}: a new process takes over")
             return True
         limit = self._options.max_memory
         used = resident_bytes() if limit is not None else None
@@ -347,7 +348,7 @@ class Clerk:
             if answer is None:
                 self.given_back += len(running)
                 self._console.warning(
-                    f"{desk.name}: {len(held)} jobs could not be given back; they come back when it has ended"
+                    f"{desk.name}: {count_of(len(held), 'job')} could not be given back and will be when it has ended"
                 )
                 continue
             for job, settled in zip(held, answer.settled[ended:], strict=True):

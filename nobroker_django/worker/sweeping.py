@@ -12,6 +12,7 @@ from typing import TextIO
 
 from django.apps import apps
 from django.db import Error as DatabaseError
+from django.db import connections
 
 from nobroker_django.cli.text import count_of
 from nobroker_django.queues import close_queues
@@ -41,10 +42,14 @@ class SweepChild:
         from nobroker_django.outbox import sweeping
 
         try:
-            for database in sweeping.databases():
-                self._sweep(database)
-        except DatabaseError as error:
-            self._console.warning(f"a database could not be asked for rows of the outbox: {error}")
+            for database in connections:
+                try:
+                    asked = sweeping.has_outbox(database)
+                except DatabaseError as error:
+                    self._console.warning(f"database {database!r} could not be asked for rows of the outbox: {error}")
+                else:
+                    if asked:
+                        self._sweep(database)
         finally:
             close_queues()
         return EXIT_STOPPED

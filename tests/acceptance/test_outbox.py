@@ -48,7 +48,7 @@ def test_a_worker_goes_on_while_the_database_of_the_outbox_cannot_be_reached(pla
     place.queue().enqueue({"task": "tests.acceptance.jobs.say", "args": ["x"], "kwargs": {}})
     work = place.work("--drain")
     assert work.end() == 0
-    assert "could not be asked for rows of the outbox" in work.text()
+    assert "database 'default' could not be asked for rows of the outbox" in work.text()
     assert place.queue().stats().done == 1
 
 

@@ -13,6 +13,7 @@ ENGINE = PACKAGE / "engine"
 
 # The reading order of the engine: a module imports only from the modules before it.
 ENGINE_ORDER = [
+    "wording",
     "errors",
     "clock",
     "options",

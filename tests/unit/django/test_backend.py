@@ -479,6 +479,14 @@ def test_djangos_decorator_takes_our_options(django_task):
 
 
 @needs_options
+def test_an_option_that_is_none_is_named_with_those_that_there_are(django_task):
+    with pytest.raises(
+        TypeError, match=r"^@task takes no 'foo'; with a backend of nobroker_django it takes aliases, .*"
+    ):
+        django_task(add, foo=1)
+
+
+@needs_options
 @pytest.mark.parametrize(
     "options",
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
+from django.db import connection, connections
 
 from nobroker_django import Queue, checks, checks_of_backends, compat, task
 from nobroker_django.management.commands.nobroker_work import Command as Work
@@ -147,6 +148,32 @@ def test_rows_of_the_outbox_that_nobody_will_take():
     OutboxRow.objects.create(key="old", known_until=1.0, **row)
     (number,) = asked()
     assert number.split(".")[1] == "W020"
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_an_outbox_whose_table_is_missing(change, make):
+    def asked():
+        databases = ["default", "other"]
+        return [
+            (message.id.split(".")[1], message.msg.split("'")[3])
+            for message in run_checks(tags=["database"], databases=databases)
+        ]
+
+    change(OUTBOX=True)
+    assert asked() == []
+    for database in ("default", "other"):
+        connections[database].cursor().execute(f"DROP TABLE {OutboxRow._meta.db_table}")  # and rolled back
+    assert asked() == [("W021", "default")]  # no job is enqueued in transactions of the other one
+    make(lambda: None, name="elsewhere", database="other")
+    assert asked() == [("W021", "default"), ("W021", "other")]
+    change(RETENTON=1)
+    assert asked() == []  # E001 says it
+
+
+@pytest.mark.django_db
+def test_an_outbox_that_is_off_needs_no_table(change):
+    connection.cursor().execute(f"DROP TABLE {OutboxRow._meta.db_table}")
+    assert run_checks(tags=["database"], databases=["default"]) == []
 
 
 def test_durability_off(change, settings):

@@ -97,6 +97,76 @@ def test_an_explicit_zero_is_not_replaced_by_the_default():
     assert job.priority == 0
 
 
+def numbers():
+    yield 1
+
+
+async def later_numbers():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (numbers, r"^function: tests\.unit\.django\.test_decorators\.numbers is a generator function"),
+        (later_numbers, r"^function: tests\.unit\.django\.test_decorators\.later_numbers is a generator function"),
+        (len, r"^function: builtins\.len is built in or compiled"),
+        ([].append, r"^function: list\.append is built in or compiled"),
+        (str.upper, r"^function: str\.upper is built in or compiled"),
+    ],
+)
+def test_what_no_worker_could_run_is_refused_by_name(function, text):
+    with pytest.raises(InvalidOptionError, match=text):
+        task(name="no task")(function)
+    with pytest.raises(InvalidOptionError, match=text):
+        task(function)
+    assert registry.find("no task") is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: task(priority=1000),
+        lambda: task(backoff={"jiter": 1}),
+        lambda: task(soft_time_limit=5, time_limit=5),
+        lambda: task(name="a\nb")(numbers_of),
+        lambda: task(takes_context=True)(numbers_of),
+        lambda: task(unique=["no"])(numbers_of),
+        lambda: task(name=add.name)(numbers_of),
+        lambda: task(lambda: None),
+        lambda: task(3),  # type: ignore[call-overload]
+        lambda: add.get_result(3),  # type: ignore[arg-type]
+        lambda: add.using(queue_name="nowhere").get_result("x"),
+        lambda: run_jobs("nowhere"),
+        lambda: get_queue().get(""),
+        lambda: get_queue().list_jobs("no"),
+        lambda: get_queue().dlq(limit=-1),
+    ],
+)
+def test_where_nothing_was_to_be_stored_no_message_speaks_of_it(call):
+    with pytest.raises(InvalidOptionError) as raised:
+        call()
+    assert "tored" not in str(raised.value)
+    assert not str(raised.value).endswith(".")
+
+
+def test_a_wrong_option_of_a_call_says_that_nothing_was_stored():
+    for call in (
+        lambda: add.using(queue_name="nowhere").enqueue(1),
+        lambda: add.using(run_after=5),  # type: ignore[arg-type]
+        lambda: add.using(delay=1, run_after=timedelta(1)),
+        lambda: get_queue().enqueue(1, delay=-1),
+    ):
+        with pytest.raises(InvalidOptionError, match=r"[^.]\. Nothing was stored\.$"):
+            call()
+    with pytest.raises(InvalidOptionError, match=r"^run_after: a datetime or a timedelta is needed, not 5"):
+        add.using(run_after=5)  # type: ignore[arg-type]
+
+
+def numbers_of(a):
+    return [a]
+
+
 @pytest.mark.contract("DJ-01")
 def test_enqueue_many_stores_all_calls_in_order():
     results = add.enqueue_many(add.s(n, b=n) for n in range(5))

@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, connection, connections, transaction
+from django.db import Error, OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from nobroker_django import JobConflictError, JobNotFoundError, StorageError
@@ -502,6 +502,15 @@ class Elsewhere:
 def test_a_replica_by_the_word_of_a_router_has_no_outbox(settings):
     settings.DATABASE_ROUTERS = [NothingOnOther()]
     assert databases() == ["default"]
+
+
+def test_a_database_that_cannot_be_asked_is_named(monkeypatch):
+    def gone(cursor=None, include_views=False):
+        raise OperationalError("the server has gone away")
+
+    monkeypatch.setattr(connections["other"].introspection, "table_names", gone)
+    with pytest.raises(Error, match=r"^database 'other' cannot be asked for rows of the outbox: the server has"):
+        databases()
 
 
 class NothingOnOther:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.test import RequestFactory
 from django.utils import translation
+from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy
@@ -121,6 +122,22 @@ def test_query_sets_and_requests_are_refused_with_a_hint():
         keep.enqueue(RequestFactory().get("/"))
     with pytest.raises(SerializationError, match="primary key"):
         keep.enqueue(User(username="ann"))
+
+
+def test_the_user_of_a_request_is_refused_with_the_hint_that_models_get():
+    user = SimpleLazyObject(lambda: User(username="ann"))
+    with pytest.raises(SerializationError, match=r"request\.user: pass the primary key"):
+        keep.enqueue(user)
+
+
+@pytest.mark.parametrize(
+    "value", [OrderedDict(a=1), defaultdict(int, a=1), QueryDict("a=1")], ids=["ordered", "default", "query"]
+)
+def test_of_a_kind_of_dict_is_said_what_to_pass_and_nothing_that_cannot_help(value):
+    with pytest.raises(SerializationError, match=r"a subclass of dict: pass dict\(value\)") as raised:
+        keep.enqueue(value)
+    assert "Annotate" not in str(raised.value)
+    assert keep.enqueue(dict(value)).created
 
 
 def test_a_lazy_translation_is_refused_in_any_language_also_as_a_key():

@@ -137,6 +137,22 @@ def test_a_function_that_says_no_text_is_an_error_of_the_call(make, answer):
     assert get_queue().stats().total == 0
 
 
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: "x", "TypeError: .* takes 0 positional arguments"),
+        (lambda account: {}[account], "KeyError: 1"),
+    ],
+)
+def test_a_function_that_fails_is_an_error_of_the_call_that_names_the_task(make, function, text):
+    made = make(sync, name="the syncing", unique=function)
+    with pytest.raises(TaskArgumentError, match=f"^the syncing: the function of unique failed with {text}") as raised:
+        made.enqueue(1)
+    assert raised.value.task == "the syncing"
+    assert raised.value.__cause__ is not None
+    assert get_queue().stats().total == 0
+
+
 @pytest.mark.contract("ENQ-04", "ENQ-05")
 def test_enqueue_many_stores_each_key_once(make):
     made = make(sync, unique=["account"])
