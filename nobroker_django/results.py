@@ -7,6 +7,7 @@ look into the queue, which ``refresh()`` repeats.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import enum
 import time
@@ -297,20 +298,37 @@ class JobResult(_TaskResult, Generic[R]):
             WaitTimeoutError: not finished in time.
             ResultNotFoundError: as ``refresh()``; in the transaction that enqueued the job it is not there yet.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_PAUSE
+        pauses = self._pauses(timeout)
         while True:
             self.refresh()
             if self.is_finished:
                 return self
-            if end is not None:
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise WaitTimeoutError(
-                        f"job {self.id} is {self.status} after {timeout:g} s; it stays in queue {self.queue_name!r}"
-                    )
-                pause = min(pause, left)
-            time.sleep(pause)
+            time.sleep(next(pauses))
+
+    async def await_(self, timeout: float | None = None) -> Self:  # noqa: ASYNC109 - that of ``wait``
+        """``wait()`` without blocking the event loop; the underscore because ``await`` is a keyword."""
+        pauses = self._pauses(timeout)
+        while True:
+            await self.arefresh()
+            if self.is_finished:
+                return self
+            await asyncio.sleep(next(pauses))
+
+    def _pauses(self, timeout: float | None) -> Iterator[float]:
+        """How long to sleep before each further look (s).
+
+        Raises:
+            WaitTimeoutError: the time is over.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            left = pause if end is None else end - time.monotonic()
+            if left <= 0:
+                raise WaitTimeoutError(
+                    f"job {self.id} is {self.status} after {timeout:g} s; it stays in queue {self.queue_name!r}"
+                )
+            yield min(pause, left)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _written(self, job: Job) -> None:

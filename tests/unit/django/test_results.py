@@ -1,11 +1,13 @@
 """What a caller holds of an enqueued job."""
 
 import asyncio
+import re
 import threading
+from pathlib import Path
 
 import pytest
 
-from nobroker_django import JobNotFoundError, NobrokerError
+from nobroker_django import JobNotFoundError, JobResult, NobrokerError
 from nobroker_django.execution import execute
 from nobroker_django.queues import get_queue
 from nobroker_django.results import JobStatus, ResultNotAvailableError, WaitTimeoutError
@@ -78,6 +80,36 @@ def test_wait_gives_up_after_its_timeout_and_the_job_stays():
     assert isinstance(raised.value, NobrokerError)
     assert raised.value.stored is True
     assert get_queue().stats().ready == 1
+
+
+def test_await_returns_when_the_job_is_finished(monkeypatch):
+    result = add.enqueue(1)
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            await asyncio.to_thread(run_next)
+
+    monkeypatch.setattr("nobroker_django.results.asyncio.sleep", sleep)
+    assert asyncio.run(result.await_()) is result
+    assert result.return_value == 2
+    assert slept == [0.01, 0.02, 0.04]
+
+
+def test_await_gives_up_after_its_timeout():
+    result = add.enqueue(1)
+    with pytest.raises(WaitTimeoutError, match="is READY after 0 s"):
+        asyncio.run(result.await_(timeout=0))
+
+
+def test_every_attribute_of_a_result_is_documented():
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "tasks.md").read_text()
+    section = page.split("## Results")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(?:await )?(?:result\.)?(\w+)(?:\([^`]*\))?`", section))
+    result = add.enqueue(1)
+    public = {name for name in [*vars(JobResult), *vars(result)] if not name.startswith("_")}
+    assert public <= documented
 
 
 def test_arefresh_looks_again():
