@@ -196,7 +196,6 @@ class Clerk:
     def _serve(self) -> bool:
         """One exchange with each queue that needs one; whether there was any."""
         did = False
-        idle = not self._places.running  # what runs may put a job into a queue behind the look
         line = self._desks[self._first :] + self._desks[: self._first]
         for desk in line:
             if desk.rest:
@@ -215,7 +214,9 @@ class Clerk:
         if not self._desks:
             self._console.warning("no queue is left to work on, nothing more is fetched")
             self._stop(EXIT_DAMAGE)
-        elif self._code is None and idle and not self._places.running:
+        elif self._code is None and not self._places.running:
+            # What runs may put a job into a queue behind a look. It counts as running until it is collected, and that
+            # is before the look that was had here.
             self._perhaps_finish()
         return did
 

@@ -301,6 +301,7 @@ def test_a_process_that_a_task_leaves_behind_holds_neither_lease_nor_lock(place,
         else:
             work.signal(signal.SIGTERM)
         assert work.end() == (-signal.SIGKILL if killed else 5)
+        until(lambda: all(state_of(pid) in (None, "Z") for pid in work.children()), "all of it is dead")
         assert state_of(orphan) not in (None, "Z")
         assert place.work("--drain").end() == 0
         result.refresh()
