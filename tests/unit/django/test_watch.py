@@ -217,3 +217,22 @@ def test_a_process_with_enough_to_do_does_not_wait(desk, waiting):
         add.enqueue(number)
     desk.exchange(count=1)
     assert not waiting.anybody("default")
+
+
+# -- what the supervisor syncs
+
+
+@pytest.mark.contract("LEASE-07")
+def test_the_beginning_of_a_job_that_nobody_has_synced_is_on_the_disk_a_second_later(look, monkeypatch):
+    """The job may bring the machine down."""
+    real = WorkerQueue.sync_older
+    ages = []
+    monkeypatch.setattr(WorkerQueue, "sync_older", lambda self, seconds: ages.append(seconds) or real(self, 0.0))
+    look()
+    add.enqueue(1)
+    get_queue().exchange(count=1, begin=1, holder="somebody").drop()
+    assert get_queue()._session.unsynced_end() is not None
+    look()  # it sees it
+    look()  # and nothing has happened since
+    assert get_queue()._session.unsynced_end() is None
+    assert set(ages) == {1.0}
