@@ -46,7 +46,7 @@ def test_another_worker_takes_what_a_killed_one_held(place, whole_group):
     place.until_started("job")
     other = None if whole_group else place.work("--threads", 1)
     if other is not None:
-        other.until_ready()
+        jobs.note.enqueue(str(place / "trace"), "x").wait(timeout=60)  # by it, which is idle then
     work.signal_group(signal.SIGKILL)
     if other is None:
         other = place.work("--threads", 1)
