@@ -1,10 +1,12 @@
 """What a job meets in its process, and what it leaves to the next one."""
 
+import signal
 from typing import Any
 
 import pytest
 
 from . import jobs
+from .conftest import until
 
 
 def outcomes(place, results):
@@ -42,6 +44,48 @@ def test_coroutine_tasks_use_the_database_and_enqueue_and_leave_nothing_behind(p
     assert status == "SUCCESSFUL"
     assert first == second == [0, 1, count]
     assert sorted(place.lines("trace")) == ["one async", "one sync", "two async", "two sync"]
+
+
+PRELOADED = """
+    import os
+    import sys
+
+    from tests.acceptance import jobs
+
+    trace = {trace!r}
+    jobs.note.using(job_id="master").enqueue(trace, "master")  # as AppConfig.ready() may, before the forks
+    for generation in range(2):  # the second one: as after HUP
+        pids = []
+        for child in range(4):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    for number in range(50):
+                        jobs.note.enqueue(trace, f"{{generation}} {{child}} {{number}}")
+                    code = 0
+                finally:
+                    os._exit(code)
+            pids.append(pid)
+        assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 4
+    jobs.note.using(job_id="master").enqueue(trace, "master")
+"""
+
+
+def test_a_web_server_that_loads_the_project_and_then_forks(place):
+    """C54: the master has a queue open, its children enqueue beside a worker, and others take their place."""
+    work = place.work("--threads", 2)
+    done = place.run(PRELOADED.format(trace=str(place / "trace")))
+    assert done.returncode == 0, done.stderr
+    until(lambda: place.queue().stats().done == 401)
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+    expected = [
+        f"{generation} {child} {number}" for generation in (0, 1) for child in range(4) for number in range(50)
+    ]
+    assert sorted(place.lines("trace")) == sorted(["master", *expected])
+    assert len({job.id for job in place.queue().list_jobs()}) == 401
+    assert not place.queue().recovery.repaired
 
 
 def test_what_a_task_leaves_to_the_next_one_in_its_process(place):
