@@ -31,7 +31,10 @@ _HERE = str(Path(__file__).parent)
 
 
 class TasksImportError(NobrokerError, ImportError):
-    """A module with tasks cannot be imported. ``name`` is its dotted path, ``__cause__`` what the import raised."""
+    """A module with tasks cannot be imported. ``name`` is its dotted path, ``__cause__`` what the import raised.
+
+    ``filename``: where that happened, if it is known. Django's autoreload watches the file that an error names so.
+    """
 
     def __init__(self, name: str, error: BaseException) -> None:
         # The text of a SyntaxError ends with half of the place that is named here.
@@ -42,6 +45,7 @@ class TasksImportError(NobrokerError, ImportError):
             + (f" ({place[0]}, line {place[1]})" if place else "")
         )
         self.name = name
+        self.filename = place[0] if place else None
 
 
 def discover() -> None:

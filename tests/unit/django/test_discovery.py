@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.utils import autoreload
 
 from nobroker_django import NobrokerError
 from nobroker_django.discovery import TasksImportError, discover, failures, find_or_import
@@ -53,6 +54,17 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_line_of_the_project(
     assert caught.value.name == name
     assert caught.value.__cause__ is not None
     assert isinstance(caught.value, NobrokerError)
+
+
+@pytest.mark.parametrize("source", ["def broken(:\n", "1 / 0\n", "raise SystemExit(1)\n"])
+def test_djangos_autoreload_watches_the_file_of_a_mistake_until_it_is_mended(module, monkeypatch, source):
+    watched: list[str] = []
+    monkeypatch.setattr(autoreload, "_error_files", watched)
+    monkeypatch.setattr(autoreload, "_exception", None)
+    path = module("mistaken", source)
+    with pytest.raises(TasksImportError):
+        autoreload.check_errors(discover)()
+    assert watched == [str(path)]
 
 
 def test_the_place_is_that_of_the_innermost_module_of_the_project(module, tmp_path):
