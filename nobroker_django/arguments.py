@@ -30,7 +30,8 @@ class ArgumentError(SerializationError, TaskArgumentError):
 
     def __init__(self, task: str, parameter: str, path: str, reason: str) -> None:
         what = f"parameter {parameter!r}" if parameter else "the arguments together"
-        Exception.__init__(self, f"{task}: {what}: {path}: {reason}")
+        where = "" if path == parameter else f"{path}: "
+        Exception.__init__(self, f"{task}: {what}: {where}{reason}")
         self.task = task
         self.parameter = parameter
         self.path = path

@@ -101,9 +101,9 @@ def test_a_value_that_json_would_change_is_refused_with_task_parameter_and_place
     """C20."""
     if deferred:
         request.getfixturevalue("db")
-    for wrapped, place in ((value, ""), ([0, {"deep": value}], r'\[1\]\["deep"\]')):
+    for wrapped, place in ((value, ""), ([0, {"deep": value}], r'named\[1\]\["deep"\]: ')):
         with pytest.raises(
-            arguments.ArgumentError, match=rf"^keep: parameter 'named': named{place}: .*Nothing was stored"
+            arguments.ArgumentError, match=rf"^keep: parameter 'named': {place}.*Nothing was stored"
         ) as raised:
             keep.enqueue(1, named=wrapped)
         assert (raised.value.task, raised.value.parameter, raised.value.stored) == ("keep", "named", False)
