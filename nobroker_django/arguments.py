@@ -49,12 +49,19 @@ class Arguments:
         task: its name, for messages.
         signature: what callers pass.
         namespace: of the function, see ``annotations.namespace_of``.
+        reserved: names that callers may not give, see ``binding``.
 
     Raises:
         AnnotationError: the annotation of a parameter can never work, or that of one without a default does not.
     """
 
-    def __init__(self, task: str, signature: inspect.Signature, namespace: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        task: str,
+        signature: inspect.Signature,
+        namespace: Mapping[str, Any] | None,
+        reserved: frozenset[str] = frozenset(),
+    ) -> None:
         self._task = task
         self._namespace = namespace
         self._late: dict[str, str] = {}
@@ -67,7 +74,7 @@ class Arguments:
             except (UnresolvedError, UnsupportedError):
                 parameters.append(parameter)  # its converter says so
         try:
-            self.binding = Binding(signature.replace(parameters=parameters))
+            self.binding = Binding(signature.replace(parameters=parameters), reserved)
         except ValueError as error:  # for a key of a TypedDict
             raise self._error(parameter.name, parameter.annotation, str(error)) from None
         for parameter in parameters:
@@ -154,7 +161,7 @@ class Arguments:
             try:
                 self._settle(parameter)
                 if parameter.kind is Parameter.VAR_KEYWORD:  # perhaps they are known one by one now
-                    anew = Arguments(self._task, self.binding.signature, self._namespace)
+                    anew = Arguments(self._task, self.binding.signature, self._namespace, self.binding.reserved)
                     self._converters = {**self._converters, **anew._converters}
                     self.binding = anew.binding
             except AnnotationError as error:  # a class that came later, and cannot be passed

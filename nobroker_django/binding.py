@@ -19,11 +19,16 @@ class Binding:
 
     ``positional`` are the names of the parameters that take a value by position, ``named`` of those that take one by
     name, ``rest`` and ``others`` of ``*args`` and ``**kwargs`` (empty where there is none).
+
+    Args:
+        signature: what callers give.
+        reserved: names that they may not give, not even to ``**kwargs``: the function gets them in another way.
     """
 
-    def __init__(self, signature: inspect.Signature) -> None:
+    def __init__(self, signature: inspect.Signature, reserved: frozenset[str] = frozenset()) -> None:
         parameters = list(signature.parameters.values())
         self.signature = signature
+        self.reserved = reserved
         self.positional = [p.name for p in parameters if p.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         self.named = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self.rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), "")
@@ -42,7 +47,7 @@ class Binding:
                     if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
                 )
             )
-            self._taken.append(self.named & frozenset(first))
+            self._taken.append(self.named & frozenset(first) | reserved)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises TypeError if the call does not fit the signature."""
@@ -56,6 +61,8 @@ class Binding:
                 and (not names or self._taken[count].isdisjoint(names))
             ):
                 return
+        for name in self.reserved & kwargs.keys():
+            raise TypeError(f"got an unexpected keyword argument {name!r}")
         self.signature.bind(*args, **kwargs)
 
     def by_parameter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

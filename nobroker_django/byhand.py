@@ -14,7 +14,7 @@ from .decorators import Task
 from .discovery import discover
 from .engine.errors import InvalidOptionError, TaskArgumentError
 from .engine.job import Job
-from .queues import get_queue
+from .results import look_up
 
 
 def find_task(name: str) -> Task[Any, Any]:
@@ -60,6 +60,6 @@ def enqueue_by_name(
     except TypeError as error:
         raise TaskArgumentError(f"{task.name}{task.signature}: {error}. Nothing was stored.", task=task.name) from None
     result = task.enqueue(*values, **named)
-    job = get_queue(task.options.queue_name).get(result.id)
+    job = look_up(result.queue_name, result.id, result._memory)
     job.created = bool(result.created)
-    return task.options.queue_name, job
+    return result.queue_name, job

@@ -78,11 +78,14 @@ class Task(Generic[P, R]):
         """Options that ``using()`` has chosen; the others are those of the decorator."""
         self.announced_by: str | None = None
         signature = signature_of(function)
+        reserved: frozenset[str] = frozenset()
         if takes_context:
-            signature = _without_context(name, signature)
+            context, signature = _without_context(name, signature)
+            if context.kind is not inspect.Parameter.POSITIONAL_ONLY:
+                reserved = frozenset((context.name,))
         self.signature = signature
         namespace = namespace_of(function)
-        self.arguments = Arguments(name, signature, namespace)
+        self.arguments = Arguments(name, signature, namespace, reserved)
         self.unique = UniqueKey(name, unique, self.arguments) if unique is not False else None
         self.return_values = ReturnValues(signature.return_annotation, namespace)
 
@@ -478,13 +481,13 @@ _KINDS: dict[tuple[bool, bool], type[Task[Any, Any]]] = {
 """By whether the function is a coroutine function, and whether it takes its context."""
 
 
-def _without_context(name: str, signature: inspect.Signature) -> inspect.Signature:
-    """The parameters that are the caller's to give. Django looks at the name of the first one, and so do we."""
+def _without_context(name: str, signature: inspect.Signature) -> tuple[inspect.Parameter, inspect.Signature]:
+    """The context, which Django and we tell by the name of the first parameter, and what is the caller's to give."""
     parameters = list(signature.parameters.values())
     first = parameters[0] if parameters else None
     if first is None or first.name != "context" or first.kind > inspect.Parameter.POSITIONAL_OR_KEYWORD:
         raise InvalidOptionError("takes_context", f"the first parameter of {name}{signature} has to be 'context'")
-    return signature.replace(parameters=parameters[1:])
+    return first, signature.replace(parameters=parameters[1:])
 
 
 def _restored(module: str, name: str, options: CallOptions, chosen: frozenset[str]) -> Task[Any, Any]:

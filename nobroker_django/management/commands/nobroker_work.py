@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from nobroker_django import checks
+from nobroker_django import checks, conf
 from nobroker_django.cli.exits import EXIT_GIVEN_BACK, UsageError
 from nobroker_django.cli.values import positive_integer, seconds, size
 from nobroker_django.commandline import NobrokerCommand, add_queue_option, chosen_queues
@@ -84,6 +84,7 @@ class Command(NobrokerCommand):
             die_with_parent(signal.SIGTERM)
         elif self._reloads(options):
             sys.exit(Reloader(self.stream, options["verbosity"]).run())
+        conf.get_settings().dir  # noqa: B018 - without one there is nothing to start
         code = Supervisor(
             WorkerOptions(
                 queues=tuple(chosen_queues(options["queues"])),

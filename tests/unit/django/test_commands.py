@@ -458,6 +458,24 @@ def test_a_call_that_a_worker_could_not_run_is_refused(args, code, text):
     assert get_queue().stats().total == 0
 
 
+@pytest.mark.parametrize("with_directory", [True, False])
+def test_a_task_by_hand_runs_at_once_where_there_is_no_queue(settings, monkeypatch, tmp_path, with_directory):
+    monkeypatch.setattr("nobroker_django.testrun.number", lambda: None)
+    settings.NOBROKER = {"IMMEDIATE": True} | ({"DIR": tmp_path / "none"} if with_directory else {})
+    [job] = run_json("nobroker_enqueue", add.name, "--args", "[1, 2]", "--job-id", "one")["jobs"]
+    assert (job["id"], job["created"], job["state"], job["result"]) == ("one", True, "done", 3)
+    assert run_json("nobroker_enqueue", add.name, "--args", "[1, 2]", "--job-id", "one")["jobs"][0]["created"] is False
+
+
+def test_a_worker_without_a_directory_does_not_start(settings, monkeypatch):
+    monkeypatch.setattr("nobroker_django.testrun.number", lambda: None)
+    settings.NOBROKER = {"IMMEDIATE": True}
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="'DIR'") as raised:
+        call_command("nobroker_work", drain=True, stdout=out)
+    assert (raised.value.returncode, out.getvalue()) == (1, "")
+
+
 @pytest.mark.parametrize("args", [["--args", "1"], ["--args", "[1"], ["--kwargs", "[]"], ["--delay", "-1"]])
 def test_arguments_that_are_no_json_are_wrong_usage(args):
     with pytest.raises(CommandError, match=args[0]):

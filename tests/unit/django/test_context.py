@@ -141,6 +141,32 @@ def test_it_is_true_or_false(value):
         task(takes_context=value)
 
 
+@pytest.mark.contract("DJ-01", "DJ-04")
+def test_callers_cannot_give_it_among_arguments_of_any_name(make):
+    def work(context, **others):
+        return others
+
+    def by_position(context, /, **others):
+        return others
+
+    made = make(work, takes_context=True)
+    for call in (made.enqueue, made.s):
+        with pytest.raises(TaskArgumentError, match=r"unexpected keyword argument 'context'\. Nothing was stored"):
+            call(context=1, a=2)
+    assert get_queue().stats().total == 0
+    made.enqueue(a=2)
+    make(by_position, name="by position", takes_context=True).enqueue(context=1)
+    assert [report.error for report in run_jobs()] == ["", ""]
+    assert [job.result for job in get_queue().list_jobs()] == [{"a": 2}, {"context": 1}]
+
+
+@pytest.mark.contract("DJ-05")
+def test_a_stored_call_that_gives_it_fails_as_one_that_does_not_fit(make):
+    made = make(lambda context, **others: None, name="work", takes_context=True)
+    get_queue().enqueue({"task": made.name, "args": [], "kwargs": {"context": 1}}, max_attempts=1)
+    assert ["unexpected keyword argument 'context'" in report.error for report in run_jobs()] == [True]
+
+
 def test_the_key_of_unique_work_is_made_of_the_other_arguments(make):
     unique = make(lambda context, a, b=1: a, takes_context=True, unique=True)
     assert [unique.enqueue(1).created, unique.enqueue(a=1, b=1).created, unique.enqueue(2).created] == [
