@@ -1,7 +1,8 @@
 """What a row of the outbox holds: one enqueue call with everything that was settled at it.
 
 Invariant: what is read back is what was put in, to the last byte of each payload, so that the digest of a job is the
-same whichever way it gets into the log. A row is one write: its jobs are there together or not at all.
+same whichever way it gets into the log. A row is one write: its jobs are there together or not at all. A release that
+does not know everything that a row says refuses it, rather than run a job otherwise than it was called.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _lock = threading.Lock()
 _last = 0
 
 
-class Options(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Options(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Those of a job; ``due`` in Unix seconds."""
 
     priority: int = 0
@@ -35,10 +36,13 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Stored(Options, frozen=True, omit_defaults=True, kw_only=True):
-    """The jobs (id and payload) of a call, with its options; ``each`` has those of the jobs where they differ."""
+    """The jobs of a call: ``jobs`` (id and payload) with its options, or ``each`` with its own where they differ.
 
-    jobs: list[tuple[str, msgspec.Raw]]
-    each: list[Options] = []
+    Not both: a release that knows no ``each`` misses ``jobs`` and refuses the row.
+    """
+
+    jobs: list[tuple[str, msgspec.Raw]] = []
+    each: list[tuple[str, msgspec.Raw, Options]] = []
 
 
 _decoder = msgspec.json.Decoder(Stored)
@@ -51,7 +55,7 @@ def known_until(called_at: float, retention: float) -> float:
 
 def pack(entries: Sequence[Entry]) -> bytes:
     """The entries of one call as bytes for the database."""
-    each = [
+    options = [
         Options(
             priority=entry.priority,
             due=entry.due,
@@ -61,25 +65,24 @@ def pack(entries: Sequence[Entry]) -> bytes:
         )
         for entry in entries
     ]
-    alike = all(options == each[0] for options in each)
     jobs = [(entry.job_id, msgspec.Raw(encode_payload(entry.payload))) for entry in entries]
-    return msgspec.json.encode(
-        Stored(jobs=jobs, **msgspec.structs.asdict(each[0])) if alike else Stored(jobs=jobs, each=each)
-    )
+    if all(one == options[0] for one in options):
+        return msgspec.json.encode(Stored(jobs=jobs, **msgspec.structs.asdict(options[0])))
+    return msgspec.json.encode(Stored(each=[(*job, own) for job, own in zip(jobs, options, strict=True)]))
 
 
 def unpack(content: bytes, known_until: float) -> list[Entry]:
     """The entries again.
 
     Raises:
-        ValueError: these bytes were not made by ``pack``.
+        ValueError: these bytes were not made by ``pack``, or by that of a later release.
     """
     try:
         stored = _decoder.decode(content)
     except msgspec.DecodeError as error:
         raise ValueError(f"the content of the row is not that of an outbox: {error}") from None
-    if stored.each and len(stored.each) != len(stored.jobs):
-        raise ValueError("the content of the row has options for another number of jobs than it has")
+    if bool(stored.jobs) == bool(stored.each):
+        raise ValueError("the content of the row is not that of an outbox: it has to have either jobs or each")
     return [
         Entry(
             job_id=job_id,
@@ -91,7 +94,7 @@ def unpack(content: bytes, known_until: float) -> list[Entry]:
             visibility_timeout=options.visibility_timeout,
             unique=options.unique,
         )
-        for (job_id, payload), options in zip(stored.jobs, stored.each or [stored] * len(stored.jobs), strict=True)
+        for job_id, payload, options in stored.each or [(*job, stored) for job in stored.jobs]
     ]
 
 
