@@ -31,7 +31,7 @@ def find_task(name: str) -> Task[Any, Any]:
         raise InvalidOptionError(
             "task",
             f"workers know no task {name!r}: they import the tasks module of each installed app and "
-            f"NOBROKER['IMPORTS'].{hint} Nothing was stored.",
+            f"NOBROKER['IMPORTS'].{hint}",
         )
     return task
 

@@ -115,7 +115,7 @@ def queue_settings(alias: str) -> QueueSettings:
         raise InvalidOptionError(
             "queue_name",
             f"there is no queue {alias!r} in NOBROKER['QUEUES']{_nearest(alias, queues)}; "
-            f"known queues: {', '.join(queues)}. Nothing was stored.",
+            f"known queues: {', '.join(queues)}",
         ) from None
 
 

@@ -39,16 +39,14 @@ def instant(run_after: datetime, option: str = "run_after") -> float:
                 raise InvalidOptionError(
                     option,
                     f"{run_after.isoformat()} has no time zone and USE_TZ is on. Pass an aware datetime, such as "
-                    "timezone.now() + timedelta(...) or timezone.make_aware(value). Nothing was stored.",
+                    "timezone.now() + timedelta(...) or timezone.make_aware(value)",
                 )
             run_after = timezone.make_aware(run_after, timezone.get_default_timezone())
         seconds = run_after.timestamp()
     except OverflowError as error:
-        raise InvalidOptionError(option, f"{run_after!r} is out of range ({error}). Nothing was stored.") from None
+        raise InvalidOptionError(option, f"{run_after!r} is out of range ({error})") from None
     if seconds > checks.LAST_MOMENT:
-        raise InvalidOptionError(
-            option, f"{run_after.isoformat()} lies beyond the year 9999 in UTC. Nothing was stored."
-        )
+        raise InvalidOptionError(option, f"{run_after.isoformat()} lies beyond the year 9999 in UTC")
     return seconds
 
 

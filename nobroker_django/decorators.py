@@ -203,9 +203,7 @@ class Task(Generic[P, R]):
         chosen: list[Call[P, R]] = []
         for call in calls:
             if not isinstance(call, Call) or call.task.name != self.name:
-                raise InvalidOptionError(
-                    "calls", f"{call!r:.200} is no call of {self.name}; make it with .s(...). Nothing was stored."
-                )
+                raise InvalidOptionError("calls", f"{call!r:.200} is no call of {self.name}; make it with .s(...)")
             chosen.append(call)
         return enqueue_all(self, chosen)
 

@@ -62,7 +62,7 @@ class CallOptions:
         """
         changes = {name: value for name, value in chosen.items() if value is not None}
         if delay is not None and run_after is not None:
-            raise InvalidOptionError("delay", "give delay or run_after, not both. Nothing was stored.")
+            raise InvalidOptionError("delay", "give delay or run_after, not both")
         if isinstance(run_after, timedelta):
             changes.update(delay=delay_seconds(run_after, "run_after"), run_after=None)
         elif run_after is not None:

@@ -64,7 +64,7 @@ def must_wait(database: str, *, on_commit: bool) -> bool:
         connection = transaction.get_connection(database)
     except ConnectionDoesNotExist:
         raise InvalidOptionError(
-            "database", f"DATABASES has no {database!r}. Choose one with .using(database=...). Nothing was stored."
+            "database", f"DATABASES has no {database!r}. Choose one with .using(database=...)"
         ) from None
     if connection.in_atomic_block:
         return True
@@ -74,7 +74,7 @@ def must_wait(database: str, *, on_commit: bool) -> bool:
         raise InvalidOptionError(
             "on_commit",
             f"database {database!r} is in manual transaction management (autocommit is off), where Django announces "
-            "no commit. Enqueue after your commit with .using(on_commit=False). Nothing was stored.",
+            "no commit. Enqueue after your commit with .using(on_commit=False)",
         )
     return False
 

@@ -62,7 +62,7 @@ class Adding(Core):
             OutcomeUnknownError: written, but not known to survive.
         """
         if unique and job_id is None:
-            raise InvalidOptionError("unique", "is about a job_id, and there is none; nothing was stored")
+            raise InvalidOptionError("unique", "is about a job_id, and there is none")
         now = self._clock()
         record = self._record(
             "payload", payload, job_id, now, priority=priority, delay=delay, max_attempts=max_attempts, meta=meta,
@@ -90,22 +90,18 @@ class Adding(Core):
         whole call. Raises what ``enqueue`` raises; ``SerializationError`` also when all together take over 256 MiB.
         """
         if not isinstance(payloads, Iterable):
-            raise InvalidOptionError(
-                "payloads", f"something to iterate over is needed, not {options.shown(payloads)}; nothing was stored"
-            )
+            raise InvalidOptionError("payloads", f"something to iterate over is needed, not {options.shown(payloads)}")
         values = list(payloads)
         ids = list(job_ids) if job_ids is not None else [None] * len(values)
         some = list(metas) if metas is not None else [None] * len(values)
         for option, given in (("job_ids", ids), ("metas", some)):
             if len(given) != len(values):
-                raise InvalidOptionError(
-                    option, f"has {len(given)} entries for {len(values)} payloads; nothing was stored"
-                )
+                raise InvalidOptionError(option, f"has {len(given)} entries for {len(values)} payloads")
         keys = [False] * len(values)
         if unique is not False:
             keys = [bool(is_key) for is_key in _each("unique", unique, len(values))]
         if any(keys) and any(is_key and job_id is None for is_key, job_id in zip(keys, ids, strict=True)):
-            raise InvalidOptionError("unique", "is about job_ids, and one is missing; nothing was stored")
+            raise InvalidOptionError("unique", "is about job_ids, and one is missing")
         if not values:
             return []
         now = self._clock()
@@ -301,7 +297,7 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
-        raise InvalidOptionError(name, f"has {len(value)} entries for {count} payloads; nothing was stored")
+        raise InvalidOptionError(name, f"has {len(value)} entries for {count} payloads")
     return list(value)
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from .wording import count_of
-
-_OUTCOME = re.compile(r"(\.|[.;,] [Nn]othing was stored\.?)$")
 
 
 class NobrokerError(Exception):
@@ -35,12 +32,12 @@ class NobrokerError(Exception):
 class InvalidOptionError(NobrokerError, ValueError):
     """An option has a wrong type or value; nothing was stored. ``option`` names it, ``reason`` says what is wrong."""
 
-    def __init__(self, option: str, message: str) -> None:
+    def __init__(self, option: str, reason: str) -> None:
+        """Args: ``reason`` does not say what was stored, and needs no full stop: both are added here."""
         self.option = option
-        self.reason = _OUTCOME.sub("", message)
-        says_it = "othing was " in self.reason
+        self.reason = reason.removesuffix(".")
         stop = "" if self.reason.endswith(("?", "!")) else "."
-        super().__init__(f"{option}: {self.reason}" + ("" if says_it else f"{stop} Nothing was stored."))
+        super().__init__(f"{option}: {self.reason}{stop} Nothing was stored.")
 
     def without_outcome(self) -> None:
         """The call was to store nothing: the message does not say that it has not."""

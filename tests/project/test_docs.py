@@ -113,6 +113,24 @@ def test_every_error_is_documented_and_every_documented_one_exists():
     assert set(sections(page("reference/errors.md"))) == set(error_classes()) - {"NobrokerError"} | recorded
 
 
+def test_every_error_is_importable_from_where_the_page_says():
+    documented = {
+        name: match[1] if (match := re.match(r"\s*In `([\w.]+)`\.", body)) else "nobroker_django"
+        for name, body in sections(page("reference/errors.md")).items()
+    }
+    del documented["WorkerDied"]  # no class: nothing was raised
+    classes = {
+        **error_classes(),
+        **{name: getattr(nobroker_django, name) for name in ("TimeLimitExceeded", "SoftTimeLimitExceeded")},
+    }
+    real = {
+        name: "nobroker_django" if name in nobroker_django.__all__ else classes[name].__module__ for name in documented
+    }
+    assert documented == real
+    for name, module in documented.items():
+        assert getattr(importlib.import_module(module), name) is classes[name]
+
+
 def test_the_documented_tree_of_errors_is_the_real_one():
     tree = re.search(r"```\n(NobrokerError\n.*?)```", page("reference/errors.md"), re.DOTALL)
     assert tree

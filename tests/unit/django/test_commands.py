@@ -446,6 +446,7 @@ def test_a_job_by_hand_waits_for_no_commit():
     ("args", "code", "text"),
     [
         (["tests.unit.django.sample.ad"], 1, "Did you mean tests.unit.django.sample.add"),
+        (["tests.unit.django.sample.ad"], 1, "sample.fail? Nothing was stored."),
         (["tests.unit.django.sample.add"], 1, "missing a required argument"),
         (["tests.unit.django.sample.add", "--args", "[1]", "--kwargs", '{"c": 1}'], 1, "unexpected keyword"),
         (["tests.unit.django.sample.add", "--args", "[1]", "--priority", "101"], 1, "priority"),
