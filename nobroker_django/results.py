@@ -298,7 +298,7 @@ class JobResult(_TaskResult, Generic[R]):
             WaitTimeoutError: not finished in time.
             ResultNotFoundError: as ``refresh()``; in the transaction that enqueued the job it is not there yet.
         """
-        pauses = self._pauses(timeout)
+        pauses = self._pauses(timeout, time.monotonic())
         while True:
             self.refresh()
             if self.is_finished:
@@ -307,20 +307,23 @@ class JobResult(_TaskResult, Generic[R]):
 
     async def await_(self, timeout: float | None = None) -> Self:  # noqa: ASYNC109 - that of ``wait``
         """``wait()`` without blocking the event loop; the underscore because ``await`` is a keyword."""
-        pauses = self._pauses(timeout)
+        pauses = self._pauses(timeout, time.monotonic())
         while True:
             await self.arefresh()
             if self.is_finished:
                 return self
             await asyncio.sleep(next(pauses))
 
-    def _pauses(self, timeout: float | None) -> Iterator[float]:
+    def _pauses(self, timeout: float | None, since: float) -> Iterator[float]:
         """How long to sleep before each further look (s).
+
+        Args:
+            since: when the wait began, before the first look.
 
         Raises:
             WaitTimeoutError: the time is over.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else since + timeout
         pause = _FIRST_PAUSE
         while True:
             left = pause if end is None else end - time.monotonic()

@@ -4,8 +4,10 @@ import asyncio
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from nobroker_django import JobNotFoundError, JobResult, NobrokerError
 from nobroker_django.execution import execute
@@ -101,6 +103,28 @@ def test_await_gives_up_after_its_timeout():
     result = add.enqueue(1)
     with pytest.raises(WaitTimeoutError, match="is READY after 0 s"):
         asyncio.run(result.await_(timeout=0))
+
+
+@pytest.mark.parametrize("wait", [JobResult.wait, async_to_sync(JobResult.await_)])
+def test_the_time_to_wait_counts_from_the_call_however_slow_the_first_look(monkeypatch, wait):
+    now, looks = [0.0], []
+
+    def look(result):
+        looks.append(now[0])
+        now[0] += 0.5
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    async def sleep_later(seconds):
+        sleep(seconds)
+
+    monkeypatch.setattr("nobroker_django.results.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr("nobroker_django.results.asyncio", SimpleNamespace(sleep=sleep_later))
+    monkeypatch.setattr(JobResult, "refresh", look)
+    with pytest.raises(WaitTimeoutError, match=r"after 0\.6 s"):
+        wait(add.enqueue(1), timeout=0.6)
+    assert looks == [0.0, 0.51]
 
 
 def test_every_attribute_of_a_result_is_documented():
