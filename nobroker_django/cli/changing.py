@@ -48,7 +48,7 @@ def dlq(context: Context, options: Options) -> None:
 def _requeue(context: Context, options: Options) -> None:
     ids = list(dict.fromkeys(options["requeue"] or ()))
     chosen = Filter("dead", options["task"], options["error_class"])
-    ways = [bool(ids), options["everything"], chosen != Filter("dead")]
+    ways = [bool(ids), options["everything"], _by_what_they_are(options)]
     if options["requeue"] is None or sum(ways) != 1:
         raise UsageError(
             "name the jobs (--requeue ID ...) or say --requeue with one of --all, --task NAME, --error-class NAME"
@@ -67,6 +67,11 @@ def _requeue(context: Context, options: Options) -> None:
         context.out.line(f"{count} requeued")
     if missing:
         raise Refusal(f"no dead letter has the id {', '.join(missing)}")
+
+
+def _by_what_they_are(options: Options) -> bool:
+    """Whether --task or --error-class was given, though it be empty."""
+    return options["task"] is not None or options["error_class"] is not None
 
 
 def requeue_some(context: Context, job_ids: list[str]) -> tuple[int, list[str]]:
@@ -94,7 +99,7 @@ def _dead_of(queue: Queue, job_ids: list[str]) -> Iterator[str]:
 
 
 def _discard(context: Context, options: Options) -> None:
-    if options["everything"] or Filter("dead", options["task"], options["error_class"]) != Filter("dead"):
+    if options["everything"] or _by_what_they_are(options):
         raise UsageError("--discard goes by ids; --prune --older-than AGE takes --task and --error-class")
     ids = list(dict.fromkeys(options["discard"]))
     found = {name: list(_dead_of(queue, ids)) for name, queue in _existing(context)}

@@ -14,6 +14,7 @@ from nobroker_django.engine import inspection
 from nobroker_django.engine.examination import examine_queue
 from nobroker_django.engine.job import Job, QueueStats
 from nobroker_django.engine.queue import Queue
+from nobroker_django.engine.selection import ANY_MODULE
 
 from . import documents, files
 from .context import Context, Options
@@ -41,27 +42,22 @@ class Filter:
     def page(self, queue: Queue, after: int) -> list[Job]:
         """The next jobs behind the ``seq`` ``after``, among them all that are meant: see ``passes``."""
         waits = self.state in ("ready", "delayed")
+        error_class = self.error_class
+        if error_class is not None and "." not in error_class:
+            error_class = ANY_MODULE + error_class
         return queue.list_jobs(
             "ready" if waits else self.state,
             limit=PAGE,
             after=after,
             task=self.task,
-            error_class=None if self._any_module else self.error_class,
+            error_class=error_class,
             since=self.since,
             delayed=self.state == "delayed" if waits else None,
         )
 
     def passes(self, job: Job) -> bool:
         """Whether a job of ``page`` is meant."""
-        if self._any_module:
-            last = job.errors[-1].error_class if job.errors else None
-            if last is None or last.rpartition(".")[2] != self.error_class:
-                return False
         return self.died_before is None or (documents.died_at(job) or 0.0) < self.died_before
-
-    @property
-    def _any_module(self) -> bool:
-        return self.error_class is not None and "." not in self.error_class
 
 
 def jobs_of(queue: Queue, wanted: Filter) -> Iterator[Job]:

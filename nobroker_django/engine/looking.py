@@ -11,7 +11,7 @@ from .failures import MAX_CLASS_BYTES
 from .job import Job, JobState, QueueStats
 from .log import Log
 from .payload import MAX_TASK_NAME
-from .selection import ANY_STATE, Selection
+from .selection import ANY_MODULE, ANY_STATE, Selection
 from .snapshots import ROW_STATES, job_of
 from .transitions import Row
 
@@ -80,7 +80,8 @@ class Looking(Core):
         Args:
             after: only jobs whose ``seq`` is above this: the last one of the page before.
             task: only calls of this task: payloads whose ``task`` is this name (up to 200 characters).
-            error_class: only jobs whose last failed attempt was by an exception of this class.
+            error_class: only jobs whose last failed attempt was by an exception of this class, with ``"*."`` before
+                its name in whatever module.
             since: only jobs enqueued at this moment or later (Unix seconds).
             delayed: only jobs whose time has still to come, or (False) none of those.
 
@@ -147,7 +148,9 @@ def _selection(state: object, task: object, error_class: object, since: object, 
     return Selection(
         states,
         None if task is None else options.text("task", task, most=MAX_TASK_NAME),
-        None if error_class is None else options.text("error_class", error_class, most=MAX_CLASS_BYTES),
+        None
+        if error_class is None
+        else options.text("error_class", error_class, most=len(ANY_MODULE) + MAX_CLASS_BYTES),
         None if since is None else options.seconds("since", since),
         None if delayed is None else options.flag("delayed", delayed),
     )

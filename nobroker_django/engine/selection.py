@@ -11,6 +11,8 @@ from typing import Any
 from .transitions import DEAD, DONE, DUE, LEASED, WAITING
 
 ANY_STATE = (WAITING, DUE, LEASED, DONE, DEAD)
+ANY_MODULE = "*."
+"""Before the name of an error class: in whatever module, or in none. No class has such a name itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Selection:
     Args:
         states: those of rows.
         task: the name in a task's payload.
-        error_class: the class of the last failed attempt.
+        error_class: the class of the last failed attempt, or with ``ANY_MODULE`` before it all of that name.
         since: enqueued then or later (Unix seconds).
         delayed: whether the time of a job that waits has still to come.
     """
@@ -44,10 +46,17 @@ class Selection:
         else:
             terms = [f"state IN ({', '.join(map(str, states))})"]
         parameters: list[Any] = []
-        for column, value in (("task", self.task), ("error_class", self.error_class)):
-            if value is not None:
-                terms.append(f"{column} = ?")
-                parameters.append(value)
+        if self.task is not None:
+            terms.append("task = ?")
+            parameters.append(self.task)
+        if self.error_class is not None:
+            name = self.error_class.removeprefix(ANY_MODULE)
+            if name == self.error_class:
+                terms.append("error_class = ?")
+                parameters.append(name)
+            else:
+                terms.append("(error_class = ? OR substr(error_class, ?) = ?)")
+                parameters += [name, -len(name) - 1, f".{name}"]
         if self.since is not None:
             terms.append("enqueued_at >= ?")
             parameters.append(self.since)

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from nobroker_django import JobState, Queue
+from nobroker_django.cli.looking import Filter
 from nobroker_django.execution import execute
 from nobroker_django.queues import close_queues, get_queue
 
@@ -179,6 +180,7 @@ def test_dlq_requeues_all_after_asking(monkeypatch):
         ["--requeue", "x", "--all"],
         ["--requeue", "x", "--task", "x.y"],
         ["--requeue", "--all", "--error-class", "ValueError"],
+        ["--requeue", "--all", "--task", ""],
     ],
 )
 def test_dlq_wants_to_know_which_jobs(args):
@@ -289,6 +291,8 @@ def test_dlq_takes_the_name_of_an_error_class_with_its_module_or_without():
 
     assert ids("TimeLimitExceeded") == ids(f"{__name__}.TimeLimitExceeded") == [mine]
     assert ids("elsewhere.TimeLimitExceeded") == ids("LimitExceeded") == ids("None") == []
+    # The others are not read to find it.
+    assert [job.id for job in Filter("dead", error_class="TimeLimitExceeded").page(get_queue(), -1)] == [mine]
     assert run("nobroker_dlq", "--requeue", "--error-class", "TimeLimitExceeded") == "1 requeued\n"
     assert [job.id for job in get_queue().dlq()] == [other, nameless]
 

@@ -68,6 +68,31 @@ def test_every_combination_finds_what_a_look_at_every_job_finds(open_queue, cloc
     assert queue.dlq(task="mail.send", limit=1) == [job for job in dead if task_of(job) == "mail.send"][:1] != []
 
 
+def test_the_class_of_an_error_is_found_in_whatever_module(open_queue):
+    queue = open_queue(max_attempts=1)
+    names = ["Odd_", "a.Odd_", "a.b.Odd_", "a.b.OddX", "a.b.odd_", "NotOdd_", "Odd_.a", "a.Odd_Error", None]
+    recorded = []
+    for name in names:
+        error = "none" if name is None else type(*_named(name))("x")
+        queue.enqueue(1)
+        queue.nack(queue.lease_one(), error=error)
+        recorded.append(error_class_of(queue.dlq()[-1]))
+    assert recorded == names
+    for wanted, found in {
+        "*.Odd_": ["Odd_", "a.Odd_", "a.b.Odd_"],
+        "Odd_": ["Odd_"],
+        "*.b.Odd_": ["a.b.Odd_"],
+        "*.a": ["Odd_.a"],
+        **dict.fromkeys(("*.%", "*.", "*"), []),
+    }.items():
+        assert [error_class_of(job) for job in queue.dlq(error_class=wanted)] == found
+
+
+def _named(path):
+    module, _, name = path.rpartition(".")
+    return name, (Exception,), {"__module__": module or "builtins"}
+
+
 def test_what_is_delayed_changes_with_the_time(mixed, clock):
     delayed = [job.id for job in mixed.list_jobs(delayed=True)]
     assert len(delayed) == 5
@@ -96,6 +121,7 @@ def test_the_jobs_that_are_not_meant_are_not_read(open_queue):
     files.record.clear()
     assert [job.payload for job in queue.list_jobs(task="mail.rare")] == [{"task": "mail.rare"}]
     assert queue.list_jobs(task="no.such") == queue.dlq(error_class="ValueError") == []
+    assert queue.list_jobs(error_class="*.ValueError") == []
     assert files.record.bytes_read < 20_000
 
 
