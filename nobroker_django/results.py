@@ -365,7 +365,7 @@ def load_result(task: Task[Any, R], queue_name: str, job_id: str) -> JobResult[R
             other = other or queue
         if other is not None:
             raise InvalidOptionError("job_id", f"job {job_id!r} of queue {other!r} is no call of {task.name}")
-    raise ResultNotFoundError(job_id, queue_name)
+    raise ResultNotFoundError(job_id, *_from_first(queue_name))
 
 
 def found_in_queues(job_id: str, *, first: str = "", memory: Memory | None = None) -> Iterator[tuple[str, Job]]:
@@ -376,13 +376,18 @@ def found_in_queues(job_id: str, *, first: str = "", memory: Memory | None = Non
         memory: where it is if it is in no queue; that of the settings is used if there is one.
     """
     settings, memory = conf.get_settings(), memory or of_settings()
-    for queue in sorted(settings.queues, key=lambda name: name != first):
+    for queue in _from_first(first):
         if memory is None and not queue_exists(settings.dir, queue):
             continue  # asking it would make it
         try:
             yield queue, look_up(queue, job_id, memory)
         except ResultNotFoundError:
             pass
+
+
+def _from_first(first: str) -> list[str]:
+    """The queues of the settings, this one before the others."""
+    return sorted(conf.get_settings().queues, key=lambda name: name != first)
 
 
 def _shown(task: Task[Any, Any], job: Job | None) -> Any:

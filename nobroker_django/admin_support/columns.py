@@ -11,9 +11,9 @@ import time
 from django.contrib import admin
 from django.utils.safestring import SafeString
 
-from nobroker_django.cli.text import count_of
 from nobroker_django.engine.job import Job as EngineJob
 from nobroker_django.engine.transitions import DEAD, DONE, LEASED, WAITING
+from nobroker_django.engine.wording import count_of
 from nobroker_django.models import Job
 
 from . import records, showing

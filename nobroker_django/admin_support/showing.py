@@ -15,8 +15,9 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from nobroker_django.cli.text import count_of, duration
+from nobroker_django.cli.text import duration
 from nobroker_django.engine.job import JobError
+from nobroker_django.engine.wording import count_of
 
 LONGEST_BLOCK = 20_000
 LONGEST_CELL = 80

@@ -13,13 +13,13 @@ from typing import Any
 from nobroker_django.engine.errors import JobNotFoundError, NotLeasedError
 from nobroker_django.engine.job import JobState
 from nobroker_django.engine.queue import Queue
+from nobroker_django.engine.wording import count_of
 
 from . import documents, looking
 from .context import Context, Options
 from .each import Each
 from .exits import Refusal, UsageError
 from .looking import Filter
-from .text import count_of
 
 _PAGE = 1000
 

@@ -7,12 +7,12 @@ from importlib import import_module
 from typing import Any
 
 from nobroker_django.engine.job import Job
+from nobroker_django.engine.wording import count_of
 from nobroker_django.engine.worker import Worker
 
 from . import documents
 from .context import Context, Options
 from .exits import Refusal, UsageError
-from .text import count_of
 
 
 def enqueue(context: Context, options: Options) -> None:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from nobroker_django.engine.compaction import CompactionResult
 from nobroker_django.engine.job import Job, JobState, QueueStats
+from nobroker_django.engine.wording import count_of
 
-from .text import count_of, duration, iso, shorten
+from .text import duration, iso, shorten
 
 PAYLOAD_PREVIEW, ERROR_PREVIEW = 120, 200
 _CALL = {"task", "args", "kwargs"}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nobroker_django.engine.errors import NobrokerError
+from nobroker_django.engine.wording import count_of
 
 from .exits import EXIT_DAMAGE, EXIT_REFUSED, Refusal, exit_code
-from .text import count_of
 
 
 class Each:

@@ -7,9 +7,10 @@ from typing import Any
 from nobroker_django.engine.errors import UnsupportedVersionError
 from nobroker_django.engine.examination import Examination, Kept
 from nobroker_django.engine.inspection import LogRecord
+from nobroker_django.engine.wording import count_of
 
 from .documents import ERROR_PREVIEW, payload_text, short_json
-from .text import count_of, iso, shorten
+from .text import iso, shorten
 
 
 def record_document(record: LogRecord, queue: str) -> dict[str, Any]:

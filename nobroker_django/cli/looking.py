@@ -15,12 +15,13 @@ from nobroker_django.engine.examination import examine_queue
 from nobroker_django.engine.job import Job, QueueStats
 from nobroker_django.engine.queue import Queue
 from nobroker_django.engine.selection import ANY_MODULE
+from nobroker_django.engine.wording import count_of
 
 from . import documents, files
 from .context import Context, Options
 from .each import Each
 from .exits import EXIT_DAMAGE, EXIT_REFUSED, Refusal
-from .text import count_of, table
+from .text import table
 
 PAGE = 500
 STATES = ("ready", "delayed", "leased", "done", "dead")

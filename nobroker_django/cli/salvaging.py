@@ -10,11 +10,11 @@ from typing import Any
 
 from nobroker_django.engine.rescue import SalvageReport
 from nobroker_django.engine.salvage import assess_salvage, salvage_queue
+from nobroker_django.engine.wording import count_of
 
 from . import looking
 from .context import Context, Options
 from .exits import UsageError
-from .text import count_of
 
 _SHOWN = 20  # of each kind; the report has all
 

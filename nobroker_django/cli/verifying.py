@@ -10,11 +10,11 @@ from typing import Any
 
 from nobroker_django.engine.findings import Finding, Kind, Verification
 from nobroker_django.engine.verification import verify_queue
+from nobroker_django.engine.wording import count_of
 
 from .context import Context, Options
 from .exits import EXIT_DAMAGE, EXIT_REFUSED, EXIT_UNHEALTHY, Refusal
 from .progress import ProgressBar
-from .text import count_of
 
 _SHOWN = 100  # findings of one queue, on a terminal; ``--json`` gives those that were kept
 

@@ -78,9 +78,11 @@ class TaskArgumentError(NobrokerError, TypeError):
 class JobNotFoundError(NobrokerError, LookupError):
     """No job of that id is known to the queue (never enqueued, purged, or finished and compacted away)."""
 
-    def __init__(self, job_id: str, queue: str) -> None:
+    def __init__(self, job_id: str, queue: str, *others: str) -> None:
+        """Args: ``others`` were asked after ``queue``."""
+        who = f"queues {', '.join(map(repr, (queue, *others)))} know" if others else f"queue {queue!r} knows"
         super().__init__(
-            f"queue {queue!r} knows no job {job_id!r}: it was never enqueued (or not committed), it was "
+            f"{who} no job {job_id!r}: it was never enqueued (or not committed), it was "
             "purged, or it is finished and its retention is over. Nothing was changed."
         )
         self.job_id = job_id

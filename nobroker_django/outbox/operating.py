@@ -15,7 +15,8 @@ from django.db import Error as DatabaseError
 from nobroker_django import conf
 from nobroker_django.cli.exits import EXIT_REFUSED, EXIT_UNHEALTHY, Refusal, UsageError
 from nobroker_django.cli.output import Output
-from nobroker_django.cli.text import count_of, iso, shorten
+from nobroker_django.cli.text import iso, shorten
+from nobroker_django.engine.wording import count_of
 
 from .holding import release
 from .models import OutboxRow

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from nobroker_django.cli.text import count_of, duration, escape, iso, shorten, table, write_line
+from nobroker_django.cli.text import duration, escape, iso, shorten, table, write_line
+from nobroker_django.engine.wording import count_of
 
 
 @pytest.mark.parametrize(

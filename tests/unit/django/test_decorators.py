@@ -17,6 +17,7 @@ from nobroker_django import (
     InvalidOptionError,
     JobConflictError,
     JobNotFoundError,
+    JobResult,
     JobState,
     conf,
     registry,
@@ -199,7 +200,8 @@ def options_of(result):
 @contextmanager
 def due_within(delays):
     """The jobs of the results that the block puts into the list become due so long after a moment of the block (s)."""
-    results, before = [], time.time()
+    results: list[JobResult[int]] = []
+    before = time.time()
     yield results
     after = time.time()
     for result, delay in zip(results, delays, strict=True):
@@ -290,8 +292,11 @@ def test_get_result_finds_the_job_again():
     result = add.enqueue(1)
     assert add.get_result(result.id).id == result.id
     assert asyncio.run(add.aget_result(result.id)).status == "READY"
-    with pytest.raises(JobNotFoundError):
-        add.get_result("nothing")
+    with pytest.raises(JobNotFoundError, match=r"^queues 'emails', 'default' know no job 'nothing': ") as raised:
+        add.using(queue_name="emails").get_result("nothing")
+    assert (raised.value.job_id, raised.value.queue) == ("nothing", "emails")
+    with pytest.raises(JobNotFoundError, match=r"^queue 'default' knows no job 'nothing': "):
+        get_queue().get("nothing")
     with pytest.raises(InvalidOptionError, match="no call of keep"):
         keep.get_result(result.id)
 

@@ -83,7 +83,9 @@ def test_the_class_of_an_error_is_found_in_whatever_module(open_queue):
         "Odd_": ["Odd_"],
         "*.b.Odd_": ["a.b.Odd_"],
         "*.a": ["Odd_.a"],
-        **dict.fromkeys(("*.%", "*.", "*"), []),
+        "*.%": [],
+        "*.": [],
+        "*": [],
     }.items():
         assert [error_class_of(job) for job in queue.dlq(error_class=wanted)] == found
 
