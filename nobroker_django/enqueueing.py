@@ -42,7 +42,7 @@ def enqueue_one(
     """
     options = task.options
     payload = payloads.build(task.name, task.arguments, args, kwargs)
-    write = _Write(task, memory or of_settings())
+    write = _Write(task, memory or of_settings(), [options])
     try:
         chosen = options.job_id
         if chosen is None and task.unique is not None:
@@ -133,21 +133,16 @@ class _Write:
 
     Args:
         memory: what takes the place of the queue, if anything does.
-        chosen: the options of each job, if these are not those of ``task``; their queue, database and ``on_commit``
-            are the same.
+        chosen: the options of each job; their queue, database and ``on_commit`` are those of ``task``.
     """
 
-    def __init__(
-        self, task: Task[Any, Any], memory: Memory | None, chosen: Sequence[CallOptions] | None = None
-    ) -> None:
+    def __init__(self, task: Task[Any, Any], memory: Memory | None, chosen: Sequence[CallOptions]) -> None:
         settings = conf.get_settings()
         self.options = options = task.options
         self.memory = memory
         self.called_at = time.time()
-        has_key = task.unique is not None
-        alike = chosen is None or all(each is options for each in chosen)
-        self.shared = _Details(options, has_key, self.called_at) if alike else None
-        self.own = [_Details(each, has_key, self.called_at) for each in chosen or ()] if not alike else []
+        made = {id(each): _Details(each, task.unique is not None, self.called_at) for each in chosen}
+        self._details = [made[id(each)] for each in chosen]
         self.outbox = settings.outbox and memory is None
         self.database = options.database if options.database is not None else settings.database
         if memory is None:
@@ -162,27 +157,19 @@ class _Write:
     def one(self, payload: payloads.Payload, job_id: str | None) -> Job:
         if self.memory is not None:
             return self._keep(self.memory, [payload], [job_id])[0]
-        details = self._details(1)[0]
-        return get_queue(self.options.queue_name).enqueue(
-            payload, job_id=job_id, delay=details.delay(), unique=details.unique, **details.plain()
-        )
+        given = self._details[0].given(time.time())
+        return get_queue(self.options.queue_name).enqueue(payload, job_id=job_id, **given)
 
     def all(self, many: list[payloads.Payload], job_ids: Sequence[str | None]) -> list[Job]:
         if self.memory is not None:
             return self._keep(self.memory, many, job_ids)
-        queue, given = get_queue(self.options.queue_name), job_ids if any(job_ids) else None
-        if self.shared is not None:
-            return queue.enqueue_many(
-                many, job_ids=given, delay=self.shared.delay(), unique=self.shared.unique, **self.shared.plain()
-            )
-        plain = [details.plain() for details in self.own]
-        return queue.enqueue_many(
-            many,
-            job_ids=given,
-            delay=[details.delay() for details in self.own],
-            unique=[details.unique for details in self.own],
-            **{name: [each[name] for each in plain] for name in plain[0]},
-        )
+        now = time.time()  # one for all: jobs of the same delay become due together, in their order
+        made = {details: details.given(now) for details in dict.fromkeys(self._details)}
+        given = made[self._details[0]]
+        if len(made) > 1:
+            given = {name: [made[details][name] for details in self._details] for name in given}
+        queue = get_queue(self.options.queue_name)
+        return queue.enqueue_many(many, job_ids=job_ids if any(job_ids) else None, **given)
 
     def announce(self, results: Sequence[JobResult[Any]]) -> None:
         """What follows the write: the signals, and where there is no queue the jobs themselves."""
@@ -237,15 +224,12 @@ class _Write:
                 unique=details.unique,
                 **details.plain(),
             )
-            for job_id, payload, details in zip(job_ids, many, self._details(len(many)), strict=True)
+            for job_id, payload, details in zip(job_ids, many, self._details, strict=True)
         ]
 
     def _keep(self, memory: Memory, many: list[payloads.Payload], job_ids: Sequence[str | None]) -> list[Job]:
         ids = [new_job_id() if job_id is None else job_id for job_id in job_ids]
         return memory.add(self.options.queue_name, self._entries(many, ids))
-
-    def _details(self, count: int) -> list[_Details]:
-        return self.own if self.shared is None else [self.shared] * count
 
 
 class _Details:
@@ -258,12 +242,13 @@ class _Details:
         self.due = options.due(called_at)
         self.unique = has_key and options.job_id is None
 
-    def delay(self) -> float:
-        """Seconds from now."""
-        return 0.0 if self.due is None else max(0.0, self.due - time.time())
+    def given(self, now: float) -> dict[str, Any]:
+        """What an enqueue at this moment (Unix seconds) is given."""
+        delay = 0.0 if self.due is None else max(0.0, self.due - now)
+        return {"delay": delay, "unique": self.unique, **self.plain()}
 
     def plain(self) -> dict[str, Any]:
-        """What goes into the queue as it is."""
+        """What goes into the queue as it is, now or later."""
         return {
             "priority": self._options.priority,
             "max_attempts": self._options.max_attempts,

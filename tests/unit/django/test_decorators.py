@@ -3,11 +3,13 @@
 import asyncio
 import functools
 import inspect
+import itertools
 import math
 import pickle
 import time
 from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import transaction
@@ -234,6 +236,15 @@ def test_enqueue_many_honours_what_was_chosen_for_each_call(settings, immediate,
     ]
     assert results[1].id == "mine"
     assert add.using(job_id="mine").enqueue(1).created is False
+
+
+@pytest.mark.contract("DJ-01")
+def test_calls_of_the_same_delay_become_due_together_and_run_in_their_order(monkeypatch):
+    ticks = itertools.count(time.time(), 0.01)
+    monkeypatch.setattr("nobroker_django.enqueueing.time", SimpleNamespace(time=lambda: next(ticks)))
+    results = add.enqueue_many([add.s(0), *(add.using(delay=3600).s(number) for number in (1, 2))])
+    first, second = (job_of(result).available_at for result in results[1:])
+    assert first == second
 
 
 @pytest.mark.contract("DJ-01")
