@@ -320,8 +320,8 @@ def report_of(performed: Performed, settled: Settled) -> Report:
     return _report(performed, outcome, error, retry_in)
 
 
-def report_of_taken_back(one: TakenBack) -> Report:
-    """A delivery of which the process that had it cannot tell."""
+def report_of_taken_back(one: TakenBack, seconds: float | None = None) -> Report:
+    """A delivery of which the process that had it cannot tell; how long it took, if that is known."""
     dead = one.state is JobState.DEAD
     return Report(
         job_id=one.job_id,
@@ -329,7 +329,7 @@ def report_of_taken_back(one: TakenBack) -> Report:
         attempt=one.attempts,
         max_attempts=one.max_attempts,
         outcome=Outcome.DEAD if dead else Outcome.FAILED,
-        seconds=None,
+        seconds=seconds,
         error=one.error,
         retry_in=None if dead else max(0.0, one.available_at - time.time()),
     )

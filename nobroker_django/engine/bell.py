@@ -8,8 +8,8 @@ listens. So either the listener sees the work, or the other one sees the listene
 A byte wakes one of many. Who takes it out looks for work; a lease that leaves work behind rings again.
 
 Invariant: the bell only saves time. Who waits looks once a second whether something was missed (somebody died with
-the byte, the FIFO was removed), and polls where no FIFO can be had. Ringing never waits, never fails, and never writes
-to anything but a FIFO.
+the byte, the FIFO was removed), or somebody does it for him, and polls where no FIFO can be had. Ringing never waits,
+never fails, and never writes to anything but a FIFO.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from .recovery import RecoveryReport
 from .session import Session
 
 logger = logging.getLogger("nobroker_django")
+_MOST_TOLD = 100  # one by one, of what a verb has taken back: whoever called it waits meanwhile
 T = TypeVar("T")
 Asked = Decision | Look  # what a verb that only looks gets to see
 
@@ -64,7 +64,6 @@ class Core:
         self._count_workers = Deadline(0.0)  # when, at the latest, the next lease asks who has ended
         self._holders: list[str] = []  # who held leases when that was last asked, and where the log ended then
         self._seen = -1
-        self._taken_back: deque[TakenBack] = deque()  # what is to be told when the log's lock is free again
         self.tell_taken_back: Callable[[TakenBack], None] = _log_taken_back
         self._view: ReadView | None = None
         self._opened: Session | None = None
@@ -154,12 +153,24 @@ class Core:
 
     def _decide(self, act: Callable[[Decision], T], *, promote: bool = False) -> T:
         """``act`` under the log's lock with everything folded in; see ``deciding``."""
+        decisions: list[Decision] = []
+
+        def noted(decision: Decision) -> T:
+            decisions.append(decision)
+            return act(decision)
+
         try:
-            return decide(self._session, act, promote=promote)
+            return decide(self._session, noted, promote=promote)
         finally:
-            while self._taken_back:
-                with suppress(Exception):  # another thread has told it; and what was decided stands, whatever it says
-                    self.tell_taken_back(self._taken_back.popleft())
+            if decisions and decisions[-1].taken_back:
+                self._tell(decisions[-1].taken_back)
+
+    def _tell(self, taken_back: list[TakenBack]) -> None:
+        for one in taken_back[:_MOST_TOLD]:
+            with suppress(Exception):  # what was decided stands, whatever a log handler says
+                self.tell_taken_back(one)
+        if len(taken_back) > _MOST_TOLD:
+            logger.error("%s: %d more jobs have failed like that", self.name, len(taken_back) - _MOST_TOLD)
 
     def _keep(self, promise: Promise) -> None:
         """Wait until the promise is durable (and ring the bell on the way), unless the queue is not durable at all."""

@@ -19,6 +19,7 @@ from .durability import WITNESS_BYTES, Promise
 from .errors import CorruptLogError, LockTimeoutError, OutcomeUnknownError, StorageError
 from .framing import Frame, FrameDamage, encode_frame
 from .held import Held
+from .job import TakenBack
 from .log import Log
 from .records import (
     Enqueue,
@@ -56,7 +57,8 @@ T = TypeVar("T")
 class Decision:
     """The lock is held and ``unit`` shows the state of the log's very end, at the moment ``now`` (Unix seconds).
 
-    ``written``: how many records. ``rings``: what was written may be work for somebody who waits.
+    ``written``: how many records. ``rings``: what was written may be work for somebody who waits. ``taken_back``: what
+    is to be told of it when the lock is free again.
     """
 
     held: Held
@@ -65,6 +67,7 @@ class Decision:
     written: int = 0
     rings: bool = False
     behind: bool = False
+    taken_back: list[TakenBack] = field(default_factory=list)
     _witness: tuple[int, bytes] = field(default=(0, b""))
 
     behind_bytes: ClassVar[int] = 0

@@ -212,7 +212,7 @@ class Leasing(Core):
         for row, record in zip(rows, records, strict=True):
             if isinstance(record, Dead | Reclaim):
                 again = (record.available_at or decision.now) if isinstance(record, Reclaim) else None
-                self._taken_back.append(
+                decision.taken_back.append(
                     TakenBack(
                         job_id=row.id,
                         task=row.task,

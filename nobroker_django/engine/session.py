@@ -383,7 +383,8 @@ class Session:
     # -- the bell
 
     def listen(self, *, lightly: bool = False) -> Listening:
-        """Be woken when somebody appends work; see ``Listening``. To be renewed every ``SAFETY_SECONDS``.
+        """Be woken when somebody appends work; see ``Listening``. To be renewed, by whoever looks, every
+        ``SAFETY_SECONDS``.
 
         Args:
             lightly: as long as the word lasts, do not ask whether all files still have their names.

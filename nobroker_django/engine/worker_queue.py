@@ -17,7 +17,8 @@ from .deciding import Decision
 from .durability import Promise
 from .endings import Ended
 from .errors import JobNotFoundError, NobrokerError, NotLeasedError, StorageError
-from .job import Job, JobState
+from .failures import describe, in_one_line
+from .job import Job, JobState, TakenBack
 from .once import Once
 from .queue import Queue
 from .records import Extend, Record, Started
@@ -32,12 +33,31 @@ _LEASES = 1000
 
 @dataclass(slots=True)
 class Settled:
-    """What became of a delivery that ended: the job's state and when it is tried again, or why it does not count."""
+    """What became of a delivery that ended: the job's state and when it is tried again, or why it does not count.
+
+    ``task``, ``attempts`` and ``max_attempts``: as the queue knows the job.
+    """
 
     job: Job | str
     state: JobState | None = None
     available_at: float = 0.0
+    task: str | None = None
+    attempts: int = 0
+    max_attempts: int = 0
     lost: NotLeasedError | JobNotFoundError | None = None
+
+    def as_taken_back(self, error: BaseException) -> TakenBack:
+        """For a delivery that somebody else has ended, with this error."""
+        text = describe(error)
+        return TakenBack(
+            job_id=self.job.id if isinstance(self.job, Job) else self.job,
+            task=self.task,
+            attempts=self.attempts,
+            max_attempts=self.max_attempts,
+            error=in_one_line(text.error_class, text.message) or "unknown",
+            state=self.state or JobState.READY,
+            available_at=self.available_at,
+        )
 
 
 @dataclass(slots=True)
@@ -154,7 +174,12 @@ class WorkerQueue(Queue, Once):
             job.started_at = decision.now
         for end, one in zip(ended, found, strict=True):
             if isinstance(one, Row):
-                answer.settled.append(Settled(end.job, STATE_OF[one.state], one.available_at))
+                answer.settled.append(
+                    Settled(
+                        end.job, STATE_OF[one.state], one.available_at,
+                        task=one.task, attempts=one.attempts, max_attempts=one.max_attempts,
+                    )
+                )  # fmt: skip
             else:
                 answer.settled.append(Settled(end.job, lost=one))
 

@@ -1,8 +1,8 @@
 """One worker process: imports the tasks, opens the queues, runs the jobs, obeys the supervisor.
 
 Invariant: it ends with an exit code of ``options``, and what it leased is finished or given back; if it is killed, the
-supervisor, or whoever works on the queue next, takes it back. The main thread does nothing but wait for signals,
-orders and the end.
+supervisor, or whoever works on the queue next, takes it back. As long as there is work, the main thread does nothing
+but wait for signals, orders and the end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import atexit
 import logging
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from typing import TextIO
 from nobroker_django import conf
 from nobroker_django.cli.text import count_of
 from nobroker_django.discovery import TasksImportError, discover
+from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
 from nobroker_django.queues import open_queue
@@ -37,6 +39,9 @@ from .places import Places
 from .shutdown import LOOK, NOW, STOP, STOP_SIGNALS, SignalPipe, read_available, wait_readable
 from .tally import Tally
 from .waiting import Waiting
+
+EXIT_SECONDS = 5.0
+"""So long the functions may take that the process has registered with ``atexit``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ class Child:
             self._inherited.budget,
             self._inherited.damaged,
             self._console,
-            finished=lambda: self._say(done_write),
+            finished=partial(os.write, done_write, b"x"),
         )
         if wait_readable({signals.fd, self._inherited.orders}, 0.0):
             clerk.stop()  # told to stop, or left alone, before it has begun
@@ -108,14 +113,28 @@ class Child:
         )
         code = self._attend(signals, done, clerk)
         self._console.line(f"stopped: {self._tally.text()}")
-        if code != EXIT_GIVEN_BACK:  # of a task that is still running nobody knows what it holds
-            atexit._run_exitfuncs()
-            logging.shutdown()
+        if not clerk.running:  # of a task that still runs nobody knows what it holds
+            self._run_exit_functions()
         return code
 
-    @staticmethod
-    def _say(fd: int) -> None:
-        os.write(fd, b"x")
+    def _run_exit_functions(self) -> None:
+        """Call what was registered with ``atexit`` in this process; not for ever, and not if it is to end now."""
+        ended, end = os.pipe()
+
+        def run() -> None:
+            atexit._run_exitfuncs()
+            logging.shutdown()
+            os.write(end, b"x")
+
+        threading.Thread(target=run, name="nobroker-exit", daemon=True).start()
+        watched, deadline = {ended, self._inherited.orders}, Deadline(EXIT_SECONDS)
+        while ended not in (ready := wait_readable(watched, deadline.left())):
+            heard = read_available(self._inherited.orders) if ready else b""
+            if NOW in heard or deadline.passed():
+                self._console.warning("functions registered with atexit were still running when the process ended")
+                return
+            if not heard:
+                watched.discard(self._inherited.orders)  # the supervisor is gone
 
     def _open_desks(self) -> list[Desk]:
         """The queues, without those that are damaged.

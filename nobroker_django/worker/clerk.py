@@ -58,7 +58,7 @@ class Clerk:
         budget: Budget,
         damaged: Damaged,
         console: Console,
-        finished: Callable[[], None],
+        finished: Callable[[], object],
     ) -> None:
         self._desks = desks
         self._places = places
@@ -308,8 +308,7 @@ class Clerk:
                 pauses.append(desk.fetched[0].since + STALE_SECONDS - now)
             if desk.rest:
                 pauses.append(desk.rest)
-                desk.does_not_wait()
-            elif self._code is not None or not (threads or (loop and desk.probing)):
+            if desk.rest or self._code is not None or not (threads or (loop and desk.probing)):
                 desk.does_not_wait()
             else:
                 if desk.next_change is not None:

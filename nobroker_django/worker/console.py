@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from nobroker_django.cli.text import escape, iso, shorten, write_line
@@ -31,8 +31,12 @@ ERROR_LENGTH = 500
 class Console:
     """Writes lines; one object a process, made after the fork."""
 
-    def __init__(self, stream: TextIO | None, *, prefix: str, verbosity: int = 1) -> None:
+    def __init__(
+        self, stream: TextIO | None, *, prefix: str, verbosity: int = 1, note: Callable[..., None] | None = None
+    ) -> None:
+        """Args: ``note`` gets level, text and facts of each record for the project's logging; None: that gets them."""
         self._stream = stream
+        self._log = note if note is not None else log
         self._prefix = prefix
         self._verbosity = verbosity
         self._live = stream is not None and is_capable(stream)
@@ -48,11 +52,11 @@ class Console:
     def warning(self, text: str) -> None:
         """A line that also goes to the project's logging."""
         self.line(text, verbosity=0)
-        _log(logging.WARNING, f"{self._prefix}: {escape(text)}")
+        self._log(logging.WARNING, f"{self._prefix}: {escape(text)}")
 
-    def taken_back(self, queue: str, one: TakenBack) -> None:
-        """A delivery that has failed without a word of the process that had it."""
-        self.job(queue, report_of_taken_back(one))
+    def taken_back(self, queue: str, one: TakenBack, seconds: float | None = None) -> None:
+        """A delivery that has failed without a word of the process that had it, after so long, if that is known."""
+        self.job(queue, report_of_taken_back(one, seconds))
 
     def job(self, queue: str, report: Report) -> None:
         """What became of a delivery."""
@@ -66,13 +70,13 @@ class Console:
         level = logging.INFO if report.outcome is Outcome.SUCCEEDED else logging.WARNING
         if report.outcome in (Outcome.DEAD, Outcome.UNRECORDED):
             level = logging.ERROR
-        _log(level, escape(text), facts)
+        self._log(level, escape(text), facts)
         # On a terminal the live line counts what went well.
         quiet = self._live and report.outcome is Outcome.SUCCEEDED
         self.line(f"{queue}: {text}", verbosity=2 if quiet else 1)
 
 
-def _log(level: int, text: str, facts: Mapping[str, object] | None = None) -> None:
+def log(level: int, text: str, facts: Mapping[str, object] | None = None) -> None:
     """A record for the project's logging, whose handlers and filters may fail."""
     try:
         logger.log(level, "%s", text, extra=facts)

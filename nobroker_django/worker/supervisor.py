@@ -13,8 +13,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TextIO
 
 from django.db import connections
@@ -22,13 +20,13 @@ from django.db import connections
 from nobroker_django.cli.text import count_of
 from nobroker_django.engine.backoff import BackoffPolicy
 from nobroker_django.engine.errors import NobrokerError
-from nobroker_django.engine.liveness import Liveness, Unregistered
 from nobroker_django.engine.upkeep import LOOK_SECONDS
 
 from .budget import Budget
 from .child import Child, Inheritance
 from .console import Console
 from .damaged import Damaged
+from .logbook import Entry, Logbook, tell
 from .notices import Notice, Reader
 from .options import (
     EXIT_BROKEN,
@@ -42,6 +40,7 @@ from .options import (
 )
 from .progress import Counts, LiveLine
 from .shutdown import LOOK, NOW, STOP, STOP_SIGNALS, SignalPipe, wait_readable
+from .slots import Slot, collect, how_it_ended
 from .sweeping import SweepChild, is_wanted
 from .upkeep import UpkeepChild, is_due
 from .waiting import Waiting
@@ -54,52 +53,12 @@ HEALTHY_AFTER = 60.0
 SWEEP_PATIENCE = 30.0
 """Seconds that ``--drain`` waits for the outbox to be swept before the first job is run."""
 FALSE_STARTS = 3
-"""After so many children in a row that ended before they could begin, where none has ever begun, it is given up."""
+"""After so many children in one place that ended before they could begin, where none has ever begun anywhere, the
+command gives up."""
+TELL_SECONDS = 5.0
+"""At the end, the project's logging has so long to take the last records."""
 KILL_AFTER = 15.0
 """Seconds that a child has to give its jobs back, before it is killed."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """The place of one child. ``pid`` is 0 while there is none; times are monotonic seconds.
-
-    ``liveness``: under which names it holds leases. ``limits``: its running jobs with a time limit, and when that is
-    over, by token. ``has_begun``: whether any process in here has begun to work; ``false_starts``: how many ended
-    before one did. ``verdict``: why it was ended by the supervisor, which leaves its other jobs unpunished;
-    ``sentence``: the job that ran over its time, and in which process, when that could not be recorded before.
-    """
-
-    number: int
-    pid: int = 0
-    orders: int = -1
-    started: float = 0.0
-    deaths: int = 0
-    has_begun: bool = False
-    false_starts: int = 0
-    start_at: float | None = 0.0
-    stopped: bool = False
-    liveness: Mapping[str, Liveness | Unregistered] = field(default_factory=dict)
-    notices: Reader | None = None
-    limits: dict[str, tuple[float, Notice]] = field(default_factory=dict)
-    verdict: str | None = None
-    sentence: tuple[Notice, int] | None = None
-
-    def holders(self) -> dict[str, str]:
-        """Its names by queue."""
-        return {name: liveness.holder for name, liveness in self.liveness.items()}
-
-    def close(self) -> None:
-        """In a process that is not its supervisor any more, or after its end: let everything of it go."""
-        if self.orders >= 0:
-            os.close(self.orders)
-            self.orders = -1
-        if self.notices is not None:
-            os.close(self.notices.fd)
-            self.notices = None
-        for liveness in self.liveness.values():
-            liveness.close()
-        self.liveness = {}
-        self.limits.clear()
 
 
 class Supervisor:
@@ -108,9 +67,12 @@ class Supervisor:
     def __init__(self, options: WorkerOptions, stream: TextIO | None) -> None:
         self._options = options
         self._stream = stream
-        self._console = Console(stream, prefix=f"supervisor (pid {os.getpid()})", verbosity=options.verbosity)
+        self._logbook = Logbook()
+        prefix = f"supervisor (pid {os.getpid()})"
+        self._console = Console(stream, prefix=prefix, verbosity=options.verbosity, note=self._logbook.note)
         self._slots = [Slot(number + 1) for number in range(options.processes)]
-        self._upkeep, self._sweeper = Slot(0), Slot(0)  # processes now and then
+        self._upkeep, self._sweeper, self._teller = Slot(0), Slot(0), Slot(0, start_at=None)  # processes now and then
+        self._has_begun = False  # whether any process has begun to work
         self._budget = Budget(options.max_jobs)
         self._damaged = Damaged()
         if options.drain:
@@ -125,7 +87,7 @@ class Supervisor:
         self._codes: set[int] = set()
 
     def _all_slots(self) -> tuple[Slot, ...]:
-        return (*self._slots, self._upkeep, self._sweeper)
+        return (*self._slots, self._upkeep, self._sweeper, self._teller)
 
     def run(self) -> int:
         """Supervise until all children have ended; returns the command's exit code."""
@@ -141,21 +103,36 @@ class Supervisor:
             self._show_progress()  # what is done and dead by now is not this command's
             while self._step():
                 pass
+            self._watch.close()
+            self._note_damage()
+            self._tell_the_rest()
         finally:
             self._live.close()
             self._watch.close()
             self._signals.close()
             self._budget.close()
-        self._note_damage()
+            self._damaged.close()
         worst_first = (EXIT_DAMAGE, EXIT_REFUSED, EXIT_GIVEN_BACK)
         code = next((code for code in worst_first if code in self._codes), EXIT_STOPPED)
         self._console.line(f"stopped with exit code {code}")
         return code
 
+    def _tell_the_rest(self) -> None:
+        """Nobody has to be seen to any more: wait for the project's logging, but not for ever."""
+        deadline = time.monotonic() + TELL_SECONDS
+        while (self._teller.pid or self._logbook) and time.monotonic() < deadline:
+            if not self._teller.pid:
+                self._start(self._teller)
+            wait_readable([self._signals.fd], deadline - time.monotonic())
+            if any(number in STOP_SIGNALS for number in self._signals.read()):
+                break
+            self._reap()
+        if self._teller.pid:
+            os.kill(self._teller.pid, signal.SIGKILL)
+
     def _note_damage(self) -> None:
         """The exit code tells of a damaged queue, however well the others did."""
         names = self._damaged.names()
-        self._damaged.close()
         if names:
             self._codes.add(EXIT_DAMAGE)
             self._console.warning(
@@ -166,6 +143,8 @@ class Supervisor:
     def _step(self) -> bool:
         """Start what is due, wait for the next event, deal with it; returns whether a child is left or to come."""
         now = time.monotonic()
+        if self._logbook and not self._teller.pid:
+            self._teller.start_at = now
         for slot in self._all_slots():
             if slot.start_at is not None and slot.start_at <= now:
                 self._start(slot)
@@ -186,7 +165,7 @@ class Supervisor:
         told = self._watch.look(self._living)
         for slot in self._slots if told else ():
             if slot.number in told:
-                _order(slot, LOOK)
+                slot.order(LOOK)
         self._show_progress()
         working = any(slot.pid or slot.start_at is not None for slot in self._slots)
         return working or bool(self._upkeep.pid or self._sweeper.pid)
@@ -225,7 +204,7 @@ class Supervisor:
         """A child tells that it begins, and which job may run how long."""
         for notice in slot.notices.read() if slot.notices is not None else ():
             if not notice.token:
-                slot.has_begun = True
+                self._has_begun = True
             elif notice.seconds is None:
                 slot.limits.pop(notice.token, None)
             else:
@@ -280,6 +259,7 @@ class Supervisor:
         os.set_blocking(heard, False)
         if slot.number:
             slot.liveness = self._watch.register()
+        entries = self._logbook.take() if slot is self._teller else []
         for stream in (self._stream, sys.stdout, sys.stderr):
             _flush(stream)
         # A signal between the fork and the child's own handlers would be lost in the pipe of this process.
@@ -287,13 +267,13 @@ class Supervisor:
         try:
             slot.pid = os.fork()
             if slot.pid == 0:
-                self._become_child(slot, reading, notices, first=first)
+                self._become_child(slot, reading, notices, entries, first=first)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         os.close(reading)
         os.close(notices)
 
-    def _become_child(self, slot: Slot, reading: int, notices: int, *, first: bool) -> None:
+    def _become_child(self, slot: Slot, reading: int, notices: int, entries: list[Entry], *, first: bool) -> None:
         """In the new process: run the child and end without returning into the supervisor."""
         code = EXIT_BROKEN
         try:
@@ -304,6 +284,8 @@ class Supervisor:
             os.set_blocking(reading, False)
             if slot is self._upkeep:
                 code = UpkeepChild(self._options, reading, self._stream).run()
+            elif slot is self._teller:
+                code = tell(entries)
             elif slot is self._sweeper:
                 code = SweepChild(self._options, self._stream, first=first).run()
             else:
@@ -313,7 +295,7 @@ class Supervisor:
         finally:
             for stream in (self._stream, sys.stdout, sys.stderr):
                 _flush(stream)
-            # Not sys.exit(): threads with user code may still run, and exit handlers belong to the parent.
+            # Not sys.exit(): threads with user code may still run, and whatever else would run now is the parent's.
             os._exit(code)
 
     def _stop(self, why: str) -> None:
@@ -334,10 +316,10 @@ class Supervisor:
 
     def _order(self, order: bytes) -> None:
         for slot in self._all_slots():
-            _order(slot, order)
+            slot.order(order)
 
     def _kill(self) -> None:
-        for helper in (self._upkeep, self._sweeper):
+        for helper in (self._upkeep, self._sweeper, self._teller):
             if helper.pid:
                 os.kill(helper.pid, signal.SIGKILL)
         for slot in self._slots:
@@ -354,7 +336,7 @@ class Supervisor:
         slots = self._all_slots()
         wanted = [-1] if os.getpid() == 1 else [slot.pid for slot in slots if slot.pid]
         for pid in wanted:
-            while changed := _collect(pid):
+            while changed := collect(pid):
                 for slot in slots:
                     if slot.pid == changed[0]:
                         self._changed(slot, changed[1])
@@ -381,17 +363,20 @@ class Supervisor:
             slot.close()
             self._swept()
             return
+        if slot is self._teller:
+            slot.close()
+            return
         self._waiting.forget(slot.number)
         self._hear(slot)  # its last words
         verdict = slot.verdict
         if slot.sentence is not None:
             self._pass_sentence(*slot.sentence)
             slot.sentence = None
-        why = verdict or f"its process (pid {pid}) {_how_it_ended(code)}"
+        why = verdict or f"its process (pid {pid}) {how_it_ended(code)}"
         taken = self._watch.bury(slot.holders(), why, punish=verdict is None)
         slot.close()  # not before: others would take the jobs back without knowing why
         # What cannot even start ends the command; in place of one that did work it is tried again.
-        if code == EXIT_DAMAGE or (code == EXIT_REFUSED and slot.deaths == 0):
+        if code == EXIT_DAMAGE or (code == EXIT_REFUSED and not self._has_begun):
             self._codes.add(code)
             if not self._stopping:
                 self._stop(f"worker {slot.number} (pid {pid}) cannot work")
@@ -408,12 +393,13 @@ class Supervisor:
         if code == EXIT_RECYCLED or verdict is not None:
             slot.start_at = time.monotonic()
             return
-        slot.false_starts += not slot.has_begun
-        if slot.false_starts == FALSE_STARTS and not slot.has_begun:
+        if not self._has_begun:
+            slot.false_starts += 1
+        if slot.false_starts == FALSE_STARTS and not self._has_begun:
             self._codes.add(EXIT_REFUSED)
             self._stop(
                 f"worker {slot.number} cannot start: {FALSE_STARTS} processes in a row ended before they could begin, "
-                f"this one {_how_it_ended(code)}"
+                f"this one {how_it_ended(code)}"
             )
             return
         self._restart(slot, pid, code, taken)
@@ -433,36 +419,8 @@ class Supervisor:
         slot.deaths = 1 if lived >= HEALTHY_AFTER else slot.deaths + 1
         pause = BackoffPolicy(base=FIRST_RESTART, max_delay=LONGEST_RESTART, jitter=0.0).delay_for(slot.deaths)
         slot.start_at = time.monotonic() + pause
-        what = "stopped" if code == EXIT_STOPPED and not taken else _how_it_ended(code)
+        what = "stopped" if code == EXIT_STOPPED and not taken else how_it_ended(code)
         self._console.warning(f"worker {slot.number} (pid {pid}) {what}; a new one starts in {pause:g} s")
-
-
-def _order(slot: Slot, order: bytes) -> None:
-    if slot.pid:
-        try:
-            os.write(slot.orders, order)
-        except OSError:
-            pass  # it is ending by itself
-
-
-def _how_it_ended(code: int) -> str:
-    return f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
-
-
-def _collect(pid: int) -> tuple[int, int] | None:
-    """Id and status of a child (of any, for -1) that has ended, was stopped or goes on, or None."""
-    try:
-        ended = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-    except ChildProcessError:
-        return None
-    return ended if ended[0] else None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _flush(stream: TextIO | None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from nobroker_django import TimeLimitExceeded, conf
@@ -24,12 +24,10 @@ from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, StorageError
 from nobroker_django.engine.files import Files
 from nobroker_django.engine.generations import Layout
-from nobroker_django.engine.job import Job, QueueStats, TakenBack
+from nobroker_django.engine.job import Job, QueueStats
 from nobroker_django.engine.liveness import Liveness, Unregistered
-from nobroker_django.engine.worker_queue import Settled, WorkerQueue
-from nobroker_django.execution import report_of_taken_back
+from nobroker_django.engine.worker_queue import WorkerQueue
 from nobroker_django.queues import open_queue
-from nobroker_django.results import name_in
 
 from .console import Console
 from .notices import Notice
@@ -46,12 +44,17 @@ COMPLAINT_SECONDS = 10.0
 
 @dataclass(slots=True)
 class _Watched:
-    """One queue (``None``: it could not be opened yet), and when it is to be seen to again (Unix seconds)."""
+    """One queue (``None``: it could not be opened yet), and when it is to be seen to again (Unix seconds).
+
+    ``seen``, ``bell``: where the log ended at the last look, and which FIFO there was; ``untold``: whether it has
+    changed since those who wait were told; ``unsynced``: whether there is something that nobody has synced yet.
+    """
 
     queue: WorkerQueue | None = None
     damaged: bool = False
     seen: int | None = None
     bell: tuple[int, int] | None = None
+    untold: bool = False
     unsynced: bool = False
     beat_at: float = 0.0
     complaint: Deadline = field(default_factory=lambda: Deadline(0.0))
@@ -66,7 +69,7 @@ class Watch:
         self._wall = _wall_ahead()
         self._files = Files()
         self._queues = {name: _Watched() for name in names}
-        self._next_look = Deadline(0.0)
+        self._next_look = self._may_tell = Deadline(0.0)
         # Short leases are seen to more often.
         lengths = [conf.queue_settings(name).visibility_timeout for name in self._queues]
         self._busy_seconds = min(LOOK_SECONDS, min(lengths) / 6)
@@ -106,9 +109,14 @@ class Watch:
         busy = False
         for name, watched in self._queues.items():
             if self._look_at(name, watched, holders) or abs(self._wall - wall) > CLOCK_SECONDS:
+                watched.untold = True
+            if watched.untold and self._may_tell.passed():
+                watched.untold = False
                 told.update(self._waiting.take(name))
             busy = busy or (watched.queue is not None and watched.queue.has_holders)
         self._next_look = Deadline(self._busy_seconds if busy else self._idle_seconds)
+        if self._may_tell.passed():
+            self._may_tell = Deadline(0.9 * self._idle_seconds)
         return told
 
     def _look_at(self, name: str, watched: _Watched, holders: Callable[[], Mapping[str, list[str]]]) -> bool:
@@ -199,28 +207,9 @@ class Watch:
         if settled.lost is not None:
             answer.drop()
             return False
+        self._console.taken_back(notice.queue, settled.as_taken_back(error), seconds=notice.seconds)
         answer.confirm()
-        self._tell(queue, notice, settled)
         return True
-
-    def _tell(self, queue: WorkerQueue, notice: Notice, settled: Settled) -> None:
-        """What has become of a job that ran over its time."""
-        try:
-            now = queue.get(notice.job_id)
-        except NobrokerError:
-            return  # that it ran over its time is said in any case
-        report = report_of_taken_back(
-            TakenBack(
-                job_id=notice.job_id,
-                task=name_in(now),
-                attempts=now.errors[-1].attempt if now.errors else now.attempts,
-                max_attempts=now.max_attempts,
-                error=now.last_error or "",
-                state=settled.state or now.state,
-                available_at=settled.available_at,
-            )
-        )
-        self._console.job(notice.queue, replace(report, seconds=notice.seconds))
 
     def stats(self) -> list[QueueStats]:
         """The counts of each queue.

@@ -18,7 +18,7 @@ NOBROKER = {  # noqa: F811
 }
 TASKS = {"default": {"BACKEND": "nobroker_django.backend.NobrokerBackend"}}  # read where Django has tasks
 # Django's own log lines of tasks: the package django-tasks leaves them to what Python does without any configuration.
-SHOWN = {"handlers": ["console"], "level": "WARNING"}
+SHOWN = {"handlers": ["console", *(["slow"] if "NOBROKER_TESTS_SLOW_LOGGING" in os.environ else [])]}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -26,6 +26,7 @@ LOGGING = {
     "filters": {"job": {"()": "nobroker_django.logging.JobFilter"}},
     "handlers": {
         "nowhere": {"class": "logging.NullHandler"},
+        "slow": {"class": "tests.acceptance.handlers.Slow", "level": "ERROR"},
         "console": {"class": "logging.StreamHandler", "filters": ["job"], "formatter": "facts"},
     },
     "loggers": {

@@ -1,11 +1,12 @@
 """Worker processes that begin late, never begin, or leave others behind; what is done at their end, and what is said
 of jobs that nobody can tell of any more."""
 
-import logging
 import os
 import re
 import shutil
 import signal
+import sys
+import textwrap
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from nobroker_django import JobState
 
 from . import jobs
 from .conftest import until
+from .test_work import UNHEARD
 
 
 @pytest.fixture
@@ -70,6 +72,32 @@ def test_a_worker_whose_processes_cannot_begin_ends(place, while_importing, what
     assert (result.status, result.attempts) == ("READY", 0)
 
 
+def test_code_that_breaks_under_a_running_worker_is_tried_again(place, while_importing):
+    while_importing("fail")
+    work = place.work("--max-jobs-per-process", 1, "--threads", 1)
+    work.until_ready()
+    (place / "broken").touch()
+    jobs.note.enqueue(str(place / "trace"), "before")
+    work.until_says(r"cannot start: .*half a deploy[\s\S]* a new one starts in ")
+    (place / "broken").unlink()
+    work.until_ready(2)
+    jobs.note.enqueue(str(place / "trace"), "after")
+    until(lambda: place.lines("trace") == ["before", "after"])
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+
+
+def test_a_process_that_cannot_begin_does_not_stop_those_that_have(place, while_importing):
+    while_importing("one dies")
+    work = place.work("--processes", 2)
+    work.until_ready(2)  # at the fifth time the second one can
+    assert len(place.lines("died")) == 5
+    jobs.note.enqueue(str(place / "trace"), "x")
+    until(lambda: place.lines("trace"))
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+
+
 @pytest.mark.parametrize("arguments", [("--drain",), ("--max-jobs", 1), ("--idle-timeout", 0.1)])
 def test_a_process_that_a_task_leaves_behind_holds_up_no_end(place, arguments):
     """PROC-02: neither what it inherited nor that it lives on."""
@@ -99,9 +127,64 @@ def test_exit_functions_of_a_process_are_called_at_its_end(place, while_importin
     jobs.note.enqueue(str(place / "trace"), "x")
     work = place.work("--threads", 1, *arguments)
     until(lambda: place.lines("exit.trace"))
-    work.signal(signal.SIGTERM)
+    if "--drain" not in arguments:  # which ends by itself
+        work.signal(signal.SIGTERM)
     assert work.end() == 0
     assert place.lines("exit.trace") == [str(pid) for pid in work.children()]
+
+
+@pytest.mark.parametrize("how", ["recycled", "stopped", "stopped twice"])
+def test_exit_functions_that_hang_hold_up_nothing_for_long(place, while_importing, monkeypatch, how):
+    while_importing("hang")
+    work = place.work("--threads", 1, "--max-jobs-per-process", 1, "--grace", 1000)
+    work.until_ready()
+    if how == "recycled":
+        jobs.note.enqueue(str(place / "trace"), "x")
+        work.until_ready(2)
+    work.signal(signal.SIGTERM)
+    if how == "stopped twice":
+        work.until_says("stopped: no jobs")
+        work.signal(signal.SIGTERM)
+    assert work.end() == 0
+    work.until_says("functions registered with atexit were still running when the process ended")
+    assert "does not react" not in work.text()
+
+
+def test_exit_functions_are_not_called_while_a_task_runs(place, while_importing, configure):
+    """Its lease may be lost by then, so that there is nothing to be given back."""
+    while_importing("register")
+    result = jobs.hold.enqueue(str(place), "job")
+    work = place.work("--threads", 1, "--grace", 0.2)
+    place.until_started("job")
+    place.queue().ack(result.id)
+    work.signal(signal.SIGTERM)
+    work.end()
+    assert place.lines("exit.trace") == []
+
+
+@pytest.mark.contract("WORK-02", "LEASE-06")
+def test_a_log_handler_that_takes_long_costs_no_running_job_its_lease(place, configure, monkeypatch):
+    """A dead letter is an error, which the project may want to mail."""
+    configure(VISIBILITY_TIMEOUT=1.0)
+    for name in ("SHOW", "SLOW"):
+        monkeypatch.setenv(f"NOBROKER_TESTS_{name}_LOGGING", "yes")
+    held = jobs.hold.enqueue(str(place), "held")
+    work = place.work("--processes", 2, "--threads", 1)
+    place.until_started("held")
+    before = place.queue().get(held.id).lease_deadline
+    dead = jobs.die.using(max_attempts=1).enqueue(str(place / "deaths"))
+    until(lambda: place.lines("handler.started"))
+    assert place.queue().get(dead.id).state is JobState.DEAD
+    until(lambda: place.queue().get(held.id).lease_deadline > before + 3)
+    note = jobs.note.enqueue(str(place / "trace"), "x")
+    until(lambda: place.lines("trace"))
+    place.let_go("held")
+    assert held.wait(timeout=60).attempts == note.wait(timeout=60).attempts == 1
+    assert place.lines("handler.ended") == []
+    place.let_go("handler")
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
+    assert place.lines("handler.ended") == place.lines("handler.started")
 
 
 def told(work: Any) -> list[str]:
@@ -121,43 +204,24 @@ def test_a_dead_letter_of_which_no_process_can_tell_is_an_error_in_the_projects_
     work = place.work("--threads", 1)
     until(lambda: place.queue().get(result.id).state is JobState.DEAD)
     work.until_says("is now a dead letter")
+    work.signal(signal.SIGTERM)
+    assert work.end() == 0
     lines = told(work)
     first, second = (f"{level} {result.id} {task.name} default" for level in ("WARNING", "ERROR"))
     assert [line for line in lines if result.id in line.split()] == [f"{first} 1", f"{second} 2"]
-    work.signal(signal.SIGTERM)
-    assert work.end() == 0
-
-
-def test_the_end_of_a_lease_is_told(queue_dir, caplog):
-    """By whoever leases next."""
-    from nobroker_django import BackoffPolicy, Queue
-
-    now = [1000.0]
-    with Queue(queue_dir, clock=lambda: now[0], max_attempts=2, backoff=BackoffPolicy(base=0.0)) as queue:
-        queue.enqueue(1, job_id="job")
-        for _ in range(3):
-            queue.lease(1)
-            now[0] += 1000
-    told = [(record.levelno, record.getMessage()) for record in caplog.records]
-    reason = "lease expired: the job was neither finished nor extended before its deadline"
-    assert told == [
-        (logging.WARNING, f"job job failed (attempt 1 of 2): {reason}"),
-        (logging.ERROR, f"job job failed (attempt 2 of 2) and is now a dead letter: {reason}"),
-    ]
 
 
 @pytest.mark.contract("PROC-03", "WORK-05")
 @pytest.mark.parametrize("how", ["removed", "moved away"])
 def test_an_idle_worker_follows_a_directory_that_was_replaced(place, how):
-    work = place.work("--processes", 2)
+    work = place.start([sys.executable, "-c", textwrap.dedent(UNHEARD)])
     work.until_ready(2)
     jobs.note.enqueue(str(place / "trace"), "before")
     until(lambda: place.lines("trace") == ["before"])
     directory = place.queue().dir
+    directory.rename(place / "elsewhere")  # first: what is removed file by file may be made again meanwhile
     if how == "removed":
-        shutil.rmtree(directory)
-    else:
-        directory.rename(place / "elsewhere")
+        shutil.rmtree(place / "elsewhere", ignore_errors=True)
     jobs.note.enqueue(str(place / "trace"), "after")
     until(lambda: place.lines("trace") == ["before", "after"])
     assert directory.is_dir()

@@ -1,8 +1,11 @@
 """What the processes of a worker say to the queue, and what becomes of the jobs of a worker that has ended."""
 
+import logging
+import threading
+
 import pytest
 
-from nobroker_django import BackoffPolicy, JobState, NotLeasedError
+from nobroker_django import BackoffPolicy, JobState, NotLeasedError, Queue
 from nobroker_django.engine.endings import Ended
 from nobroker_django.engine.worker_queue import WorkerQueue
 
@@ -311,3 +314,58 @@ def test_what_is_old_and_not_synced_is_synced(open_worker_queue, worker, monkeyp
     queue.sync_older(0.0)
     queue.sync_older(0.0)
     assert len(files.record.on(".log", "datasync")) == 1
+
+
+@pytest.mark.contract("LEASE-05")
+def test_what_was_taken_back_is_told_by_the_verb_that_did_it_and_by_no_other(queue_dir, clock, caplog):
+    with Queue(queue_dir, clock=clock, max_attempts=2, backoff=BackoffPolicy(base=0.0)) as queue:
+        told, inside, go = [], threading.Event(), threading.Event()
+        log = queue.tell_taken_back
+
+        def slowly(one):
+            told.append(threading.current_thread())
+            log(one)
+            inside.set()
+            assert go.wait(60)
+
+        queue.tell_taken_back = slowly
+        queue.enqueue(1, job_id="job")
+        queue.lease(1)
+        clock.advance(1000)
+        leasing = threading.Thread(target=lambda: queue.lease(1))
+        leasing.start()
+        assert inside.wait(60)
+        queue.enqueue(2)
+        assert told == [leasing]
+        go.set()
+        leasing.join(60)
+        clock.advance(1000)
+        queue.lease(1)
+    reason = "lease expired: the job was neither finished nor extended before its deadline"
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, f"job job failed (attempt 1 of 2): {reason}"),
+        (logging.ERROR, f"job job failed (attempt 2 of 2) and is now a dead letter: {reason}"),
+    ]
+
+
+def test_of_very_many_that_were_taken_back_some_are_told_and_the_number_of_the_rest(queue_dir, clock, caplog):
+    with Queue(queue_dir, clock=clock, max_attempts=1) as queue:
+        queue.enqueue_many(range(250))
+        queue.lease(250)
+        clock.advance(1000)
+        queue.lease(1)
+    assert len(caplog.records) == 101
+    assert caplog.records[-1].getMessage() == "default: 150 more jobs have failed like that"
+
+
+@pytest.mark.parametrize("error", [ValueError("no handler"), RuntimeError()])
+def test_a_log_handler_that_fails_costs_nobody_the_answer(queue_dir, clock, error):
+    def fail(one):
+        raise error
+
+    with Queue(queue_dir, clock=clock, backoff=BackoffPolicy(base=0.0)) as queue:
+        queue.tell_taken_back = fail
+        queue.enqueue(1, job_id="job")
+        queue.lease(1)
+        clock.advance(1000)
+        assert [job.id for job in queue.lease(1)] == ["job"]
