@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.crashing import Findings, drawn, recover_draws
 from tests.support.interleaving import interleaved
+from tests.support.states import recover_piece
 
 pytestmark = [
     pytest.mark.contract("LOG-05", "LOG-06", "LOG-09", "ENQ-01", "ENQ-05", "LEASE-02", "LEASE-03", "COMP-02")
@@ -25,6 +26,12 @@ def recovered(directory: Path, seeds: range, *, old: bool = False) -> Findings:
 @pytest.mark.parametrize("first", range(0, 8, 2))
 def test_writers_that_interleave(fast_path: Path, first: int):
     assert recovered(fast_path, range(first, first + 2)).images > 100
+
+
+@pytest.mark.contract("LEASE-06")
+def test_a_lease_that_takes_a_dead_workers_job_back_and_is_refused_then():
+    """It says that nothing of it was stored; that the job was taken back stays. (Met in a run of 100,000 states.)"""
+    assert not recover_piece(("writers", 153)).broken
 
 
 @pytest.mark.contract("LOG-03")

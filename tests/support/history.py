@@ -154,8 +154,7 @@ class History:
         at = at or last_position()
         if not at:
             return
-        for key, where, state in _here.steps:  # a power cut may keep one write of a verb without the next
-            self._changes.setdefault(key, []).append((where, state))
+        self._note_steps()
         for key in created:
             self._created[key] = at
         for key, state in (changes or {}).items():
@@ -166,8 +165,14 @@ class History:
             self._durable = max(self._durable, at)
 
     def undone(self, number: int) -> None:
-        """It raised, and said that nothing was stored."""
+        """It raised, and said that nothing was stored. What it had taken back of dead workers before, it has."""
         del self._under_way[number]
+        self._note_steps()
+
+    def _note_steps(self) -> None:
+        """A power cut may keep one write of a verb without the next, and the next may be refused."""
+        for key, where, state in _here.steps:
+            self._changes.setdefault(key, []).append((where, state))
 
     def _allowed(self, key: str) -> list[State]:
         """The states that a recovered queue may show: durable, later, or by what is under way."""
