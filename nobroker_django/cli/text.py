@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-from nobroker_django.engine.wording import count_of as count_of
-
 PREVIEW = 500
 
 

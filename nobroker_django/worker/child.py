@@ -20,11 +20,11 @@ from functools import partial
 from typing import TextIO
 
 from nobroker_django import conf
-from nobroker_django.cli.text import count_of
 from nobroker_django.discovery import TasksImportError, discover
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError
 from nobroker_django.engine.liveness import Liveness, Unregistered
+from nobroker_django.engine.wording import count_of
 from nobroker_django.queues import open_queue
 
 from .budget import Budget

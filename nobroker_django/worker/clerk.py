@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from nobroker_django.cli.text import count_of
 from nobroker_django.engine.bell import SAFETY_SECONDS
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.errors import CorruptLogError, NobrokerError, QueueClosedError
 from nobroker_django.engine.job import Job
+from nobroker_django.engine.wording import count_of
 from nobroker_django.execution import Performed, is_coroutine
 
 from .budget import Budget

@@ -17,10 +17,10 @@ from typing import TextIO
 
 from django.db import connections
 
-from nobroker_django.cli.text import count_of
 from nobroker_django.engine.backoff import BackoffPolicy
 from nobroker_django.engine.errors import NobrokerError
 from nobroker_django.engine.upkeep import LOOK_SECONDS
+from nobroker_django.engine.wording import count_of
 
 from .budget import Budget
 from .child import Child, Inheritance

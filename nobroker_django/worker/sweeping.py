@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from nobroker_django.cli.text import count_of
+from nobroker_django.engine.wording import count_of
 from nobroker_django.queues import close_queues
 
 from .console import Console

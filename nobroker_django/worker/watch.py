@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nobroker_django import TimeLimitExceeded, conf
-from nobroker_django.cli.text import count_of
 from nobroker_django.current import worker_called
 from nobroker_django.engine.clock import Deadline
 from nobroker_django.engine.endings import Ended
@@ -26,6 +25,7 @@ from nobroker_django.engine.files import Files
 from nobroker_django.engine.generations import Layout
 from nobroker_django.engine.job import Job, QueueStats
 from nobroker_django.engine.liveness import Liveness, Unregistered
+from nobroker_django.engine.wording import count_of
 from nobroker_django.engine.worker_queue import WorkerQueue
 from nobroker_django.queues import open_queue
 
