@@ -37,16 +37,22 @@ def test_nobody_waits_while_there_is_a_job(who):
     assert found.states > 20
 
 
-@pytest.mark.parametrize("supervised", [False, True], ids=["by themselves", "supervised"])
+FAULTS = [{"kills": 1}, {"removals": 1}, {"expiries": 1}, {"kills": 1, "removals": 1}, {"kills": 1, "expiries": 1}]
+
+
 @pytest.mark.parametrize(
-    "faults",
-    [{"kills": 1}, {"removals": 1}, {"expiries": 1}, {"kills": 1, "removals": 1}, {"kills": 1, "expiries": 1}],
-    ids=str,
+    ("who", "faults", "supervised"),
+    [
+        pytest.param(
+            who, faults, supervised, marks=[pytest.mark.long] if many else [], id=f"{who} {faults} {supervised}"
+        )
+        for who in (ONE, TWO_OF_ONE)
+        for faults in FAULTS
+        for supervised in (False, True)
+        for many in [supervised and who == TWO_OF_ONE and len(faults) > 1]  # a million states
+    ],
 )
-@pytest.mark.parametrize("who", [ONE, TWO_OF_ONE], ids=str)
 def test_nor_for_longer_than_until_the_next_look_when_somebody_dies_or_the_fifo_goes(who, faults, supervised):
-    if supervised and who == TWO_OF_ONE and len(faults) > 1:
-        pytest.skip("a million states")
     found = explore(BellModel(), start(*who, supervised=supervised, **faults))
     print(found.states)
     assert found.problem is None, str(found)
