@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
@@ -78,15 +79,26 @@ def read_available(fd: int) -> bytes:
 
 
 _open: list[SignalPipe] = []
+_forking = threading.local()  # ``mask``: the signals that this thread had blocked before it began to fork
 
 
-def _leave_all() -> None:
+def _before_fork() -> None:
+    # A signal that comes at once, before the new process has left our pipes, would be told to us, and lost to it.
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS if _open else ())
+
+
+def _forked() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _born() -> None:
     # A process that a task forks (multiprocessing does) must die of SIGTERM, and must not pass its signals on to us.
     for pipe in reversed(tuple(_open)):
         pipe.leave()
+    _forked()
 
 
-os.register_at_fork(after_in_child=_leave_all)
+os.register_at_fork(before=_before_fork, after_in_parent=_forked, after_in_child=_born)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

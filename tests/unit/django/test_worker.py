@@ -4,6 +4,8 @@ import io
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -179,3 +181,24 @@ def test_the_command_belongs_into_the_main_thread():
     thread.start()
     thread.join()
     assert errors == ["nobroker_work handles signals and must run in the main thread"]
+
+
+BORN = """
+import os, signal
+
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before ours
+from nobroker_django.worker.shutdown import SignalPipe
+
+pipe = SignalPipe([signal.SIGTERM])
+pid = os.fork()
+if pid == 0:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), pipe.read(), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+@pytest.mark.contract("PROC-02", "WORK-01")
+def test_a_signal_to_a_process_that_a_task_has_just_forked_is_its_own():
+    """At its very birth: it dies of it, and the worker is not told to stop."""
+    ran = subprocess.run([sys.executable, "-c", BORN], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert ran.stdout.split(" ", 1) == [str(-signal.SIGTERM), "[] set()\n"]
