@@ -96,7 +96,8 @@ def _copy(record: Record, row: Row | None, log: Log, offset: int) -> Record:
 
 def _with_state(record: Enqueue, row: Row) -> Enqueue:
     record.seq = row.seq
-    record.state = _NAMES[row.state]
+    # A job that time has made due waits again, for the next look: the clock may have been set back by then.
+    record.state = _NAMES[WAITING if row.state == DUE and row.waits else row.state]
     record.attempts = row.attempts
     record.rank = row.rank
     record.waits = bool(row.waits)

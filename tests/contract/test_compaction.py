@@ -389,3 +389,18 @@ def test_on_a_really_full_disk_the_temporary_file_is_removed(tmp_path):
             assert queue.compact().jobs_kept == 1001
     finally:
         subprocess.run(["umount", "-l", mount], check=True)
+
+
+@pytest.mark.contract("COMP-01", "ORD-01")
+def test_a_job_that_a_compaction_met_when_it_was_due_waits_when_the_clock_is_set_back(queue, clock):
+    queue.enqueue("late", delay=5.0)
+    queue.enqueue("now")
+    clock.advance(10.0)
+    assert [job.payload for job in queue.lease(1)] == ["now"]  # by which the other one was made due
+    queue.compact()
+    assert (queue.stats().ready, queue.stats().delayed) == (1, 0)
+    clock.advance(-8.0)
+    assert (queue.stats().ready, queue.stats().delayed) == (0, 1)
+    assert queue.lease(1) == []
+    clock.advance(8.0)
+    assert [job.payload for job in queue.lease(1)] == ["late"]
