@@ -460,7 +460,7 @@ def test_a_damaged_log_is_not_worked_on_and_has_its_exit_code(place):
     work = place.work("--processes", 2, "--queue", "default")
     assert work.end() == 3
     work.until_says("default: this queue is damaged and is not worked on( any more)?: .* is damaged at byte")
-    work.until_says("cannot start: no queue is left to work on")
+    work.until_says("no queue is left to work on")
     assert log.read_bytes() == data
     assert place.lines("trace") == []
 
