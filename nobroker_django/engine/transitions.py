@@ -79,11 +79,15 @@ class Row:
 
 
 class State(Protocol):
-    """The replayed state, as the transitions see it."""
+    """The replayed state, as the transitions see it.
+
+    ``promoted`` is the moment (Unix seconds) up to which jobs that wait for a time may have been made due.
+    """
 
     base: int
     open_seq: int
     clock: float
+    promoted: float
     enqueued_total: int
     ignored: int
 
@@ -215,6 +219,8 @@ def _release(state: State, record: Release, offset: int) -> None:
         row.attempts -= 1
         row.started_at = None
         _end_lease(row)
+        if row.waits:  # its time had come, by a clock that may have been set back
+            state.promoted = max(state.promoted, row.available_at)
         state.change(row, DUE)
 
 

@@ -404,3 +404,24 @@ def test_a_job_that_a_compaction_met_when_it_was_due_waits_when_the_clock_is_set
     assert queue.lease(1) == []
     clock.advance(8.0)
     assert [job.payload for job in queue.lease(1)] == ["late"]
+
+
+@pytest.mark.contract("COMP-01", "ORD-01")
+@pytest.mark.parametrize("how", ["a compaction", "a lost projection"])
+def test_a_job_that_is_given_back_waits_when_the_clock_was_set_back_meanwhile(open_queue, queue_dir, clock, how):
+    queue = open_queue()
+    queue.enqueue("late", delay=5.0)
+    clock.advance(10.0)
+    (job,) = queue.lease(1)
+    if how == "a compaction":
+        queue.compact()
+    else:
+        queue.close()
+        shutil.rmtree(queue_dir / "default.run")
+        queue = open_queue()
+    clock.advance(-8.0)
+    queue.release([job])
+    assert (queue.stats().ready, queue.stats().delayed) == (0, 1)
+    assert queue.lease(1) == []
+    clock.advance(8.0)
+    assert [job.payload for job in queue.lease(1)] == ["late"]

@@ -6,6 +6,7 @@ class Memory:
 
     def __init__(self):
         self.base, self.open_seq, self.clock, self.enqueued_total, self.ignored = 0, 0, 0.0, 0, 0
+        self.promoted = 0.0
         self.rows = {}
         self.failures = []
 
