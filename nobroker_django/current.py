@@ -10,6 +10,7 @@ import os
 import socket
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,12 @@ def this_worker() -> str:
 
 def worker_called(process: int) -> str:
     """What a process of this machine with that id calls itself."""
-    return f"{socket.gethostname().encode(errors='replace').decode()}:{process}"
+    return f"{_host()}:{process}"
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname().encode(errors="replace").decode()
 
 
 def current_job() -> CurrentJob | None:

@@ -142,11 +142,9 @@ def perform(queue: str, job: Job, guard: Guard | None = None, memory: Memory | N
             context.run(caches.close_all)  # Django keeps its cache connections in context variables too
     except BaseException as error:
         run.failure = error
-        run.end_if_forked()
-        context.run(run.announce_end)  # in here, so that receivers find the exception in ``sys.exc_info()``
+        context.run(run.end)  # in here, so that receivers find the exception in ``sys.exc_info()``
     else:
-        run.end_if_forked()
-        context.run(run.announce_end)
+        context.run(run.end)
     _close_connections_safely()
     return run.performed()
 
@@ -173,11 +171,9 @@ async def perform_async(
                     run.value = task.return_values.to_json(value)
                 except BaseException as error:
                     run.failure = error
-                    run.end_if_forked()
-                    await announcing.off_the_loop(run.announce_end)  # in here: see ``perform``
+                    await run.end_off_the_loop()  # in here: see ``perform``
                 else:
-                    run.end_if_forked()
-                    await announcing.off_the_loop(run.announce_end)
+                    await run.end_off_the_loop()
             finally:
                 caches.close_all()
                 if threads in SyncToAsync.context_to_thread_executor:  # it has called what is not asynchronous
@@ -228,7 +224,17 @@ class _Run:
             self._announced = self._result(self._task, self._job)
             announcing.started(self._announced)
 
-    def announce_end(self) -> None:
+    def end(self) -> None:
+        """The task has returned or raised."""
+        self.end_if_forked()
+        self._announce_end()
+
+    async def end_off_the_loop(self) -> None:
+        """As ``end``, on an event loop that receivers must not block."""
+        self.end_if_forked()
+        await announcing.off_the_loop(self._announce_end)
+
+    def _announce_end(self) -> None:
         """Tell them that the job has ended, if it has: another attempt may follow."""
         if self._announced is None or self._task is None:
             return
@@ -261,26 +267,28 @@ class _Run:
     def ended(self) -> Ended:
         """How it went, once it has."""
         try:
-            return self._judge()
+            ended = self._judge()
         except BaseException as error:  # of what the task returned or raised, when it was looked at
-            return Ended.failed(self._job, error, worker=this_worker())
+            ended = Ended.failed(self._job, error)
+        ended.worker = this_worker()
+        return ended
 
     def _judge(self) -> Ended:
         job, failure = self._job, self.failure
         if failure is None:
             try:
-                return Ended.succeeded(job, self.value, worker=this_worker())
+                return Ended.succeeded(job, self.value)
             except SerializationError as error:
                 failure = ReturnValueError(self._name, error)
         # Not isinstance(): that asks the object, too, and an error of the project may answer anything.
         if issubclass(type(failure), payloads.NotATaskError):
-            return Ended.failed(job, failure, final=True, worker=this_worker())
+            return Ended.failed(job, failure, final=True)
         if issubclass(type(failure), UnknownTaskError):
-            return Ended.failed(job, failure, delay=conf.get_settings().unknown_task_delay, worker=this_worker())
+            return Ended.failed(job, failure, delay=conf.get_settings().unknown_task_delay)
         task = self._task
         # Counted from the deliveries so far, as the engine does for the queue's own policy.
         delay = task.backoff.delay_for(job.attempts) if task is not None and task.backoff is not None else None
-        return Ended.failed(job, failure, delay=delay, worker=this_worker())
+        return Ended.failed(job, failure, delay=delay)
 
 
 def as_ended(job: Job, ended: Ended) -> Job | None:
