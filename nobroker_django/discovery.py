@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -60,28 +61,24 @@ def discover() -> None:
 
 def failures() -> Iterator[TasksImportError]:
     """Import every module that may define tasks, and yield an error for each that cannot be imported."""
-    for app in apps.get_app_configs():
-        name = f"{app.name}.tasks"
+    for name, app in _modules():
         try:
             import_module(name)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # sys.exit() too: what happens in a module must not end the worker unexplained
-            if module_has_submodule(app.module, "tasks"):
-                yield _failure(name, error)
+            if app is None or module_has_submodule(app, "tasks"):
+                failure = TasksImportError(name, error)
+                failure.__cause__ = error
+                yield failure
+
+
+def _modules() -> Iterator[tuple[str, ModuleType | None]]:
+    """Their dotted paths, with the app of those that need not be there."""
+    for app in apps.get_app_configs():
+        yield f"{app.name}.tasks", app.module
     for name in conf.get_settings().imports:
-        try:
-            import_module(name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            yield _failure(name, error)
-
-
-def _failure(name: str, error: BaseException) -> TasksImportError:
-    failure = TasksImportError(name, error)
-    failure.__cause__ = error
-    return failure
+        yield name, None
 
 
 def _place(error: BaseException) -> tuple[str, int] | None:
