@@ -61,12 +61,7 @@ def _requeue(context: Context, options: Options) -> None:
         count = sum(queue.requeue_dead() for _, queue in _existing(context))
     else:
         count = sum(_requeue_matching(queue, chosen) for _, queue in _existing(context))
-    if context.as_json:
-        context.out.json({"requeued": count, "not_found": missing})
-    else:
-        context.out.line(f"{count} requeued")
-    if missing:
-        raise Refusal(f"no dead letter has the id {', '.join(missing)}")
+    _say(context, "requeued", count, missing)
 
 
 def _by_what_they_are(options: Options) -> bool:
@@ -106,10 +101,19 @@ def _discard(context: Context, options: Options) -> None:
     missing = [job_id for job_id in ids if not any(job_id in some for some in found.values())]
     _confirm_forgetting(context, found, "nothing was discarded")
     discarded = _forget(context, found)
+    _say(context, "discarded", discarded, missing)
+
+
+def _say(context: Context, what: str, count: int, missing: list[str]) -> None:
+    """What became of the dead letters, and which ids are of none.
+
+    Raises:
+        Refusal: some are.
+    """
     if context.as_json:
-        context.out.json({"discarded": discarded, "not_found": missing})
+        context.out.json({what: count, "not_found": missing})
     else:
-        context.out.line(f"{discarded} discarded")
+        context.out.line(f"{count} {what}")
     if missing:
         raise Refusal(f"no dead letter has the id {', '.join(missing)}")
 
