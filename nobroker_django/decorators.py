@@ -12,7 +12,20 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.utils.module_loading import import_string
@@ -345,6 +358,23 @@ class ContextDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> ContextTask[P, R]: ...
 
 
+class DecoratorOptions(TypedDict, total=False):
+    """What ``task(...)`` may be given beside ``takes_context``, for type checkers; ``task`` says what each means."""
+
+    queue_name: str
+    priority: int
+    max_attempts: int | None
+    backoff: BackoffPolicy | Mapping[str, float] | None
+    visibility_timeout: float | None
+    database: str | None
+    on_commit: bool | None
+    soft_time_limit: float | timedelta | None
+    time_limit: float | timedelta | None
+    name: str | None
+    aliases: Iterable[str]
+    unique: Unique
+
+
 @overload
 def task(function: Callable[P, None], /) -> Task[P, None]: ...
 
@@ -358,41 +388,11 @@ def task(function: Callable[P, R], /) -> Task[P, R]: ...
 
 
 @overload
-def task(
-    *,
-    queue_name: str = ...,
-    priority: int = ...,
-    max_attempts: int | None = ...,
-    backoff: BackoffPolicy | Mapping[str, float] | None = ...,
-    visibility_timeout: float | None = ...,
-    database: str | None = ...,
-    on_commit: bool | None = ...,
-    soft_time_limit: float | timedelta | None = ...,
-    time_limit: float | timedelta | None = ...,
-    name: str | None = ...,
-    aliases: Iterable[str] = ...,
-    unique: Unique = ...,
-    takes_context: Literal[False] = ...,
-) -> Decorator: ...
+def task(*, takes_context: Literal[False] = ..., **options: Unpack[DecoratorOptions]) -> Decorator: ...
 
 
 @overload
-def task(
-    *,
-    queue_name: str = ...,
-    priority: int = ...,
-    max_attempts: int | None = ...,
-    backoff: BackoffPolicy | Mapping[str, float] | None = ...,
-    visibility_timeout: float | None = ...,
-    database: str | None = ...,
-    on_commit: bool | None = ...,
-    soft_time_limit: float | timedelta | None = ...,
-    time_limit: float | timedelta | None = ...,
-    name: str | None = ...,
-    aliases: Iterable[str] = ...,
-    unique: Unique = ...,
-    takes_context: Literal[True],
-) -> ContextDecorator: ...
+def task(*, takes_context: Literal[True], **options: Unpack[DecoratorOptions]) -> ContextDecorator: ...
 
 
 def task(

@@ -5,10 +5,10 @@ error of its own, so this file is clean only if every one is refused.
 """
 
 from datetime import date, datetime
-from typing import NotRequired, TypedDict, Unpack
 from uuid import UUID
 
 from nobroker_django import JobResult, TaskContext, task
+from tests.typing.right import with_options
 
 
 @task
@@ -53,15 +53,6 @@ def nothing_to_take() -> None: ...
 
 @task(takes_context=True)  # type: ignore[arg-type]
 def only_by_name(*, context: TaskContext) -> None: ...
-
-
-class Options(TypedDict):
-    day: date
-    note: NotRequired[str]
-
-
-@task
-def with_options(number: int, **options: Unpack[Options]) -> None: ...
 
 
 def caller_with_options(day: date) -> None:
