@@ -133,7 +133,7 @@ class Child:
             if NOW in heard or deadline.passed():
                 self._console.warning("functions registered with atexit were still running when the process ended")
                 return
-            if not heard:
+            if ready and not heard:
                 watched.discard(self._inherited.orders)  # the supervisor is gone
 
     def _open_desks(self) -> list[Desk]:

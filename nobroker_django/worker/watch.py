@@ -106,16 +106,16 @@ class Watch:
         # A clock that was set, or stood still with the machine, makes jobs due before the children expect them.
         wall, self._wall = self._wall, _wall_ahead()
         told: set[int] = set()
-        busy = False
+        busy, may_tell = False, self._may_tell.passed()
         for name, watched in self._queues.items():
             if self._look_at(name, watched, holders) or abs(self._wall - wall) > CLOCK_SECONDS:
                 watched.untold = True
-            if watched.untold and self._may_tell.passed():
+            if watched.untold and may_tell:
                 watched.untold = False
                 told.update(self._waiting.take(name))
             busy = busy or (watched.queue is not None and watched.queue.has_holders)
         self._next_look = Deadline(self._busy_seconds if busy else self._idle_seconds)
-        if self._may_tell.passed():
+        if may_tell:
             self._may_tell = Deadline(0.9 * self._idle_seconds)
         return told
 
